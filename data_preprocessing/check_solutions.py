@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stage that runs reference programs: tests that no program of several passes cannot judge a policy.
+"""The stage that runs reference programs: tests that no program of several passes cannot judge a
+policy.
 
-The programs are as hostile as any text of the internet: they run in the sandbox of :mod:`prime_ext.verifiers` only.
-Verdicts are kept in a file, so that an interrupted run continues.
+The programs are as hostile as any text of the internet: they run in the sandbox of
+:mod:`prime_ext.verifiers` only. Verdicts are kept in a file, so that an interrupted run continues.
 """
 
 import asyncio
@@ -26,7 +27,9 @@ from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox.client import Limits, Sandbox, SandboxUnavailable
 from prime_ext.verifiers.verdict import Outcome
 
-FAILED, UNJUDGED, NONE = "solutions_fail", "unjudged", "no_solutions"
+FAILED = "solutions_fail"
+UNJUDGED = "unjudged"
+NONE = "no_solutions"
 FIELDS = ("key", "outcome", "detail", "grader_failure")
 # Options that decide about a verdict.
 LIMITS = ("seconds", "seconds_per_problem", "memory_mb")
@@ -46,17 +49,26 @@ class CheckSolutions(Stage):
     memory_mb: Annotated[int, Field(ge=64)] = 1024
     sandbox_workers: NonNegativeInt = 0
 
-    name, title, of = "check_solutions", "tests that no reference program passes in the sandbox", CodeProblem
+    name = "check_solutions"
+    title = "tests that no reference program passes in the sandbox"
+    of = CodeProblem
 
     def meanings(self) -> Mapping[str, str]:
         return {
             FAILED: f"none of the first {self.most_programs} Python programs passes all tests",
             UNJUDGED: "no program passes, and of one of them the sandbox could not say why",
-            **({NONE: "no Python program to try the tests with"} if self.without_solutions == "remove" else {}),
+            **(
+                {NONE: "no Python program to try the tests with"}
+                if self.without_solutions == "remove"
+                else {}
+            ),
         }
 
-    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
-        """Run the programs of a batch at a time. SourceError: this machine cannot confine programs."""
+    def run(
+        self, problems: Iterator[SourceProblem], run: StageRun
+    ) -> Iterator[tuple[SourceProblem, Result]]:
+        """Run the programs of a batch at a time. SourceError: this machine cannot confine
+        programs."""
         store = LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)
         # What the sandbox could not judge is tried again.
         store.keep(lambda row: not row["grader_failure"])
@@ -65,7 +77,11 @@ class CheckSolutions(Stage):
             # The sandbox starts with the first program.
             verifier = cache(partial(self._start, stack))
             for batch in make_batches(problems, run.chunk_rows):
-                yield from zip(batch, self.judge_all(batch, partial(self._verdicts, store, verifier)), strict=True)
+                yield from zip(
+                    batch,
+                    self.judge_all(batch, partial(self._verdicts, store, verifier)),
+                    strict=True,
+                )
 
     def judge_all(
         self, problems: Sequence[SourceProblem], verdicts_of: Callable[[Sequence[Pair]], list[Row]]
@@ -92,24 +108,38 @@ class CheckSolutions(Stage):
                     results[place] = Changed(code[place], {f"passed by program {attempt + 1}": 1})
                     del found[place]
         for place, verdicts in found.items():
-            words = "; ".join(f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts)
+            words = "; ".join(
+                f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts
+            )
             rule = UNJUDGED if any(verdict["grader_failure"] for verdict in verdicts) else FAILED
             of = len(code[place].programs)
             results[place] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
         return results
 
-    def _verdicts(self, store: LineFile, verifier: Callable[[], CodeVerifier], pairs: Sequence[Pair]) -> list[Row]:
+    def _verdicts(
+        self, store: LineFile, verifier: Callable[[], CodeVerifier], pairs: Sequence[Pair]
+    ) -> list[Row]:
         limits = {name: value for name, value in asdict(self).items() if name in LIMITS}
         keys = [hashlib.sha256(json.dumps([pair, limits]).encode()).hexdigest() for pair in pairs]
         new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in store.rows}
 
         async def judge_new() -> None:
-            waiting = {key: asyncio.create_task(verifier().averify_program(*pair)) for key, pair in new.items()}
+            waiting = {
+                key: asyncio.create_task(verifier().averify_program(*pair))
+                for key, pair in new.items()
+            }
             for key, task in show_progress(list(waiting.items()), "programs"):
                 verdict = await task
                 detail = replace_half_characters(verdict.detail)
                 failed = verdict.grader_failure
-                store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": failed})
+                store.append(
+                    {
+                        "key": key,
+                        "outcome": verdict.outcome,
+                        "detail": detail,
+                        "grader_failure": failed,
+                    }
+                )
 
         asyncio.run(judge_new())
         return [store.rows[key] for key in keys]

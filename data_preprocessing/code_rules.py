@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filters of code RL: problems that a text-only policy cannot be asked, or whose tests can judge no program; and
-which tests of a problem stay: not the cut ones, each once, none too large, and not too many.
+"""The filters of code RL: problems that a text-only policy cannot be asked, or whose tests can
+judge no program; and which tests of a problem stay: not the cut ones, each once, none too large,
+and not too many.
 """
 
 import json
@@ -17,7 +18,8 @@ from data_preprocessing.math_rules import TOO_LONG
 from data_preprocessing.stages import Changed, Removal, Result, Rule, RuleStage, Stage, search
 from prime_ext.tasks.value_types import LISTED
 
-# Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
+# Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their
+# own.
 _CUT_FROM = 200
 NO_TESTS = "no_tests"
 _IMAGE = re.compile(
@@ -50,7 +52,10 @@ def _contradiction(problem: CodeProblem, text: str) -> str | None:
     for given, expected in zip(problem.inputs, problem.outputs, strict=True):
         output = " ".join(str(expected).split())
         if wanted.setdefault(str(given).strip(), output) != output:
-            return f"input {str(given)[:40]!r} has outputs {wanted[str(given).strip()][:40]!r} and {output[:40]!r}"
+            return (
+                f"input {str(given)[:40]!r} has outputs {wanted[str(given).strip()][:40]!r} and"
+                f" {output[:40]!r}"
+            )
     return None
 
 
@@ -62,7 +67,9 @@ CODE_RULES = {
     ),
     "interactive": Rule(
         "the program has to talk with a judge",
-        lambda row, text: _find_mark(row, "interactive", "tag interactive") or search(_INTERACTIVE, text),
+        lambda row, text: (
+            _find_mark(row, "interactive", "tag interactive") or search(_INTERACTIVE, text)
+        ),
     ),
     "several_answers": Rule(
         "any of several answers is right, and the tests know one of them",
@@ -72,7 +79,9 @@ CODE_RULES = {
         "the program has to read or write files",
         lambda row, text: _find_mark(row, "file", "input_file or output_file"),
     ),
-    "unreadable_tests": Rule("tests that cannot be read, or none", lambda row, text: row.unreadable or None),
+    "unreadable_tests": Rule(
+        "tests that cannot be read, or none", lambda row, text: row.unreadable or None
+    ),
     "contradictory_tests": Rule("two outputs for one input", _contradiction),
 }
 # Apply to every split and whatever is chosen: without tests a row is of no use.
@@ -85,12 +94,16 @@ class CodeRules(RuleStage):
 
     rules: Annotated[tuple[Literal[tuple(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)  # type: ignore[valid-type]
 
-    name, title, of = "code_rules", "the rule filter of code", CodeProblem
-    table, always = CODE_RULES, CODE_ALWAYS
+    name = "code_rules"
+    title = "the rule filter of code"
+    of = CodeProblem
+    table = CODE_RULES
+    always = CODE_ALWAYS
 
 
 def spread(n: int, k: int) -> list[int]:
-    """Return ``k`` of ``n`` places, evenly, with the first and the last; all of them if ``n`` is at most ``k``."""
+    """Return ``k`` of ``n`` places, evenly, with the first and the last; all of them if ``n`` is at
+    most ``k``."""
     if n <= k:
         return list(range(n))
     return [0] if k == 1 else [place * (n - 1) // (k - 1) for place in range(k)]
@@ -105,7 +118,9 @@ class CodeTests(Stage):
     most_bytes_in_all: PositiveInt = 100_000
     least_tests: PositiveInt = 1
 
-    name, title, of = "code_tests", "cut, repeated, too large and too many tests", CodeProblem
+    name = "code_tests"
+    title = "cut, repeated, too large and too many tests"
+    of = CodeProblem
 
     def meanings(self) -> Mapping[str, str]:
         return {NO_TESTS: f"fewer than {self.least_tests} tests are left"}
@@ -117,22 +132,31 @@ class CodeTests(Stage):
             return Removal(NO_TESTS, f"{len(kept)} of {len(problem.inputs)} tests left: {reasons}")
         if not gone:
             return None
-        inputs, outputs = (tuple(texts[number] for number in kept) for texts in (problem.inputs, problem.outputs))
+        inputs, outputs = (
+            tuple(texts[number] for number in kept) for texts in (problem.inputs, problem.outputs)
+        )
         return Changed(replace(problem, inputs=inputs, outputs=outputs), gone)
 
-    def choose(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], Counter[str]]:
+    def choose(
+        self, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[list[int], Counter[str]]:
         """Return the numbers of the tests that stay, and how many went and why.
 
-        Sets give the examples first, then tests in order of growing size or in none: of too many, an even spread
-        stays. If they are still too large together, the largest go first, of equal ones the later.
+        Sets give the examples first, then tests in order of growing size or in none: of too many,
+        an even spread stays. If they are still too large together, the largest go first, of equal
+        ones the later.
         """
         gone: Counter[str] = Counter()
         seen: set[str] = set()
         # Bytes of those that are left, by number.
         sizes: dict[int, int] = {}
         for number, pair in enumerate(zip(inputs, outputs, strict=True)):
-            given, size = json.dumps(pair[0]), len(json.dumps(pair).encode())
-            if any(isinstance(text, str) and len(text) >= _CUT_FROM and text.rstrip().endswith("...") for text in pair):
+            given = json.dumps(pair[0])
+            size = len(json.dumps(pair).encode())
+            if any(
+                isinstance(text, str) and len(text) >= _CUT_FROM and text.rstrip().endswith("...")
+                for text in pair
+            ):
                 gone["cut tests"] += 1
             elif given in seen:
                 gone["repeated tests"] += 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programming problems, and where those of RL come from: APPS, TACO, CodeContests and Codeforces.
 
-The columns are those on the Hugging Face hub of ``codeparrot/apps``, ``BAAI/TACO``, ``deepmind/code_contests``
-and ``MatrixStudio/Codeforces-Python-Submissions``.
+The columns are those on the Hugging Face hub of ``codeparrot/apps``, ``BAAI/TACO``,
+``deepmind/code_contests`` and ``MatrixStudio/Codeforces-Python-Submissions``.
 """
 
 import json
@@ -28,13 +28,15 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CodeProblem(SourceProblem):
-    """A problem, its tests and programs that are said to solve it; empty texts stand for what is not there.
+    """A problem, its tests and programs that are said to solve it; empty texts stand for what is
+    not there.
 
     Attributes:
         inputs, outputs: of the tests, as in :mod:`prime_ext.verifiers.code.cases`.
         function: name of the function that the tests call; else they are standard input and output.
         starter: code that the program is to begin with.
-        programs: Python 3 programs that are said to be right. Nobody has looked at them: they may be hostile.
+        programs: Python 3 programs that are said to be right. Nobody has looked at them: they may
+            be hostile.
         unreadable: why the tests cannot be read.
         marks: what columns of the source say of it: ``picture``, ``interactive``, ``file``.
     """
@@ -61,7 +63,11 @@ class CodeProblem(SourceProblem):
         """Return the problem and, if the tests call a function, how its program has to begin."""
         if self.starter:
             return f"{self.problem}\n\nBegin with this code:\n```python\n{self.starter}\n```"
-        return f"{self.problem}\n\nName the function `{self.function}`." if self.function else self.problem
+        return (
+            f"{self.problem}\n\nName the function `{self.function}`."
+            if self.function
+            else self.problem
+        )
 
 
 def _tests(tests: Any) -> Fields:
@@ -84,13 +90,19 @@ def _tests(tests: Any) -> Fields:
 
 def _programs(found: Iterable[Any]) -> tuple[str, ...]:
     """Return the first distinct programs of a usable size."""
-    usable = (text for text in found if isinstance(text, str) and 0 < len(text.strip()) <= MAX_PROGRAM_CHARACTERS)
+    usable = (
+        text
+        for text in found
+        if isinstance(text, str) and 0 < len(text.strip()) <= MAX_PROGRAM_CHARACTERS
+    )
     return tuple(dict.fromkeys(text for text in usable if is_whole(text)))[:MOST_PROGRAMS]
 
 
 def apps_row(row: Mapping[str, Any]) -> Fields:
-    """Read a row of APPS or TACO: question, input_output and solutions as JSON, starter_code, picture_num."""
-    question, tests = cell(row, "question"), cell(row, "input_output")
+    """Read a row of APPS or TACO: question, input_output and solutions as JSON, starter_code,
+    picture_num."""
+    question = cell(row, "question")
+    tests = cell(row, "input_output")
     starter = row.get("starter_code") or ""
     solutions = row.get("solutions") or []
     if isinstance(solutions, str):
@@ -103,14 +115,18 @@ def apps_row(row: Mapping[str, Any]) -> Fields:
         "problem": read_cell(question, "question"),
         "starter": starter.strip() if isinstance(starter, str) and is_whole(starter) else "",
         "programs": _programs(solutions if isinstance(solutions, Sequence) else ()),
-        "marks": ("picture",) if str(row.get("picture_num") or "0").strip() not in ("0", "0.0") else (),
+        "marks": ("picture",)
+        if str(row.get("picture_num") or "0").strip() not in ("0", "0.0")
+        else (),
         **_tests(tests or {"inputs": [], "outputs": []}),
     }
 
 
 def code_contests_row(row: Mapping[str, Any]) -> Fields:
-    """Read a row of CodeContests: description; public, private and generated tests; solutions with languages."""
-    description, _ = cell(row, "description"), cell(row, "public_tests")
+    """Read a row of CodeContests: description; public, private and generated tests; solutions with
+    languages."""
+    description = cell(row, "description")
+    _ = cell(row, "public_tests")
     pairs: dict[str, list[Any]] = {"inputs": [], "outputs": []}
     for name in ("public_tests", "private_tests", "generated_tests"):
         tests = row.get(name) or {}
@@ -123,20 +139,25 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
     files = any(str(row.get(name) or "").strip() for name in ("input_file", "output_file"))
     return {
         "problem": read_cell(description, "description"),
-        "programs": _programs(text for language, text in named if language in (_PYTHON_3, "PYTHON3")),
+        "programs": _programs(
+            text for language, text in named if language in (_PYTHON_3, "PYTHON3")
+        ),
         "marks": ("file",) if files else (),
         **_tests(pairs),
     }
 
 
 def codeforces_row(row: Mapping[str, Any]) -> Fields:
-    """Read a problem of the Codeforces submissions: sections in order, examples, ``test_cases``, accepted programs."""
+    """Read a problem of the Codeforces submissions: sections in order, examples, ``test_cases``,
+    accepted programs."""
     parts = [read_cell(cell(row, "problem-description"), "problem-description")]
     tests = cell(row, "test_cases") or []
     for heading, column in (("Input", "input-specification"), ("Output", "output-specification")):
         if row.get(column):
             parts.append(f"{heading}\n{read_cell(row[column], column)}")
-    for given, wanted in zip(row.get("demo-input") or (), row.get("demo-output") or (), strict=False):
+    for given, wanted in zip(
+        row.get("demo-input") or (), row.get("demo-output") or (), strict=False
+    ):
         parts.append(f"Example input\n{str(given).strip()}\nExample output\n{str(wanted).strip()}")
     if row.get("note"):
         parts.append(f"Note\n{read_cell(row['note'], 'note')}")
@@ -145,20 +166,27 @@ def codeforces_row(row: Mapping[str, Any]) -> Fields:
     text = "\n\n".join(parts)
     if not is_whole(text):
         raise BadRow("half a character (a lone surrogate) in the examples")
-    pairs = {"inputs": [test.get("input") for test in tests], "outputs": [test.get("output") for test in tests]}
+    pairs = {
+        "inputs": [test.get("input") for test in tests],
+        "outputs": [test.get("output") for test in tests],
+    }
     return {
         "problem": text,
         "programs": _programs(row.get(SUBMISSION_PROGRAMS) or ()),
-        "marks": ("interactive",) if "interactive" in [str(tag).lower() for tag in row.get("tags") or ()] else (),
+        "marks": ("interactive",)
+        if "interactive" in [str(tag).lower() for tag in row.get("tags") or ()]
+        else (),
         **_tests(pairs),
     }
 
 
 def join_submissions(rows: Numbered) -> Numbered:
-    """Join rows of submissions: yield the first of each problem, with programs that were accepted for it.
+    """Join rows of submissions: yield the first of each problem, with programs that were accepted
+    for it.
 
     A problem is a ``contestId`` and an ``index``; a program counts if its ``verdict`` is OK and its
-    ``programmingLanguage`` a Python 3. Rows that name no problem are bad ones. The problems are in memory.
+    ``programmingLanguage`` a Python 3. Rows that name no problem are bad ones. The problems are in
+    memory.
     """
     problems: dict[str, tuple[int, dict[str, Any]]] = {}
     for number, row in rows:
@@ -170,7 +198,11 @@ def join_submissions(rows: Numbered) -> Numbered:
             continue
         name = f"{row['contestId']} {row['index']}"
         if name not in problems:
-            kept = {column: value for column, value in row.items() if column not in ("code", "prompt", "response")}
+            kept = {
+                column: value
+                for column, value in row.items()
+                if column not in ("code", "prompt", "response")
+            }
             problems[name] = number, {**kept, SUBMISSION_PROGRAMS: []}
         programs = problems[name][1][SUBMISSION_PROGRAMS]
         python = "3" in str(row.get("programmingLanguage", "")) and isinstance(row.get("code"), str)

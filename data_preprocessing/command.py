@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared parts of the commands that make rows: options, exit codes, a line for what went wrong or each source."""
+"""Shared parts of the commands that make rows: options, exit codes, a line for what went wrong or
+each source."""
 
 import argparse
 import shutil
@@ -17,19 +18,23 @@ from prime_ext.verifiers.sources import UnknownSource
 
 def build_parser(program: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser that shows the module's docstring as it is written."""
-    name, kind = f"python -m data_preprocessing.{program}", argparse.RawDescriptionHelpFormatter
+    name = f"python -m data_preprocessing.{program}"
+    kind = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=name, description=description, formatter_class=kind)
 
 
 def parse_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
-    """Return the files of ``NAME=FILE`` (split ``all``) and ``NAME:SPLIT=FILE`` by name and split, else SourceError."""
+    """Return the files of ``NAME=FILE`` (split ``all``) and ``NAME:SPLIT=FILE`` by name and split,
+    else SourceError."""
     files: dict[str, dict[str, Path]] = {}
     for word in words:
         target, _, path = word.partition("=")
         name, colon, split = target.partition(":")
         split = split if colon else "all"
         if not path or split not in SPLITS:
-            raise SourceError(f"--input {word} must be NAME=FILE or NAME:SPLIT=FILE with {', '.join(SPLITS)}")
+            raise SourceError(
+                f"--input {word} must be NAME=FILE or NAME:SPLIT=FILE with {', '.join(SPLITS)}"
+            )
         if split in files.setdefault(name, {}):
             raise SourceError(f"--input {word}: {name} already has a file for {split}")
         files[name][split] = Path(path)
@@ -66,6 +71,8 @@ def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 def print_sources(report: Mapping[str, Any]) -> None:
     """Print what became of the rows of each source of a report."""
     for found in report["sources"]:
-        removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
+        removed = (
+            ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
+        )
         name = f"{found['split']} {found['data_source']}"
         print(f"{name}: {found['read']} rows, {removed}, {found['written']} written")

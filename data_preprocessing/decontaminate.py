@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stage that removes training problems which give away a problem of an evaluation task or of our own test split."""
+"""The stage that removes training problems which give away a problem of an evaluation task or of
+our own test split."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,21 +34,28 @@ def _check_known(name: str) -> str:
 
 @dataclass(frozen=True)
 class Decontaminate(Settings, Stage):
-    """The options; ``settings/gsm8k_math.yaml`` says what they mean. Tasks that are named must be there."""
+    """The options; ``settings/gsm8k_math.yaml`` says what they mean. Tasks that are named must be
+    there."""
 
     tasks: Annotated[tuple[Annotated[str, AfterValidator(_check_known)], ...], LISTED] = (ALL,)
     data: str = ""
     own_splits: bool = True
     levels: Annotated[tuple[Level, ...], LISTED, Field(min_length=1)] = LEVELS[:-1]
 
-    name, title = "decontaminate", "training problems that give away a test problem"
+    name = "decontaminate"
+    title = "training problems that give away a test problem"
 
     def meanings(self) -> Mapping[str, str]:
         levels = "; ".join(f"{level}, {MEANING[level]}" for level in self.levels)
-        return {RULE: f"gives away a problem of an evaluation task or of the own test split: {levels}"}
+        return {
+            RULE: f"gives away a problem of an evaluation task or of the own test split: {levels}"
+        }
 
-    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
-        """Read all rows, then compare those of training. SourceError: a task that was named has no data here."""
+    def run(
+        self, problems: Iterator[SourceProblem], run: StageRun
+    ) -> Iterator[tuple[SourceProblem, Result]]:
+        """Read all rows, then compare those of training. SourceError: a task that was named has no
+        data here."""
         tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
         rows = list(problems)
         if self.own_splits:
@@ -79,7 +87,10 @@ class Decontaminate(Settings, Stage):
                 reason = reason if data is None else reason.replace(f"{data}/", "")
                 missing.append(f"not compared with {name}: {reason}")
                 continue
-            rows += [(task.name, row, list(task.problem_texts(problem))) for row, problem in problems.items()]
+            rows += [
+                (task.name, row, list(task.problem_texts(problem)))
+                for row, problem in problems.items()
+            ]
         return rows, missing
 
 
@@ -87,6 +98,12 @@ def _removal(text: str, match: tuple[str, float, int], tests: Sequence[TestRow])
     level, similarity, number = match
     task, row, texts = tests[number]
     shown = "\n".join(texts)[:MAX_SHOWN]
-    found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": shown}
+    found = {
+        "task": task,
+        "task_row": row,
+        "level": level,
+        "similarity": round(similarity, 4),
+        "task_text": shown,
+    }
     words = f"{task} {row}, {level} ({similarity:.2f}): {shown}"
     return Removal(RULE, words, found | {"text": text[:MAX_SHOWN]})

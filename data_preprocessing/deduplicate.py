@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stage that removes duplicates among training problems: of every group of twins the first one stays.
+"""The stage that removes duplicates among training problems: of every group of twins the first one
+stays.
 
-It reads the rows twice. First :func:`sketch` makes 33 keys of each text: a digest of its wording, the
-bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
-:func:`find_twins` compares each row, in order, with the rows that stay and share a key with it: exactly, so without
-false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
-differences removes what is different.
+It reads the rows twice. First :func:`sketch` makes 33 keys of each text: a digest of its wording,
+the bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams.
+Then :func:`find_twins` compares each row, in order, with the rows that stay and share a key with
+it: exactly, so without false hits. A row goes if it is a twin of one that stays; being a twin is
+not passed on, so no chain of small differences removes what is different.
 
-Of near twins at the threshold, the keys propose the share ``1 - (1 - threshold**5) ** 16``; of n-gram twins about
-``1 - (1 - J) ** 16``, J being the Jaccard similarity of their n-gram sets. Memory: 264 bytes a row, as much again
-while they are sorted, and the texts of the rows that share keys.
+Of near twins at the threshold, the keys propose the share ``1 - (1 - threshold**5) ** 16``; of
+n-gram twins about ``1 - (1 - J) ** 16``, J being the Jaccard similarity of their n-gram sets.
+Memory: 264 bytes a row, as much again while they are sorted, and the texts of the rows that share
+keys.
 """
 
 import hashlib
@@ -40,14 +42,18 @@ from prime_ext.verifiers.math.normalize import normalize
 TwinLevel = Literal["exact", "near", "ngrams"]
 TWIN_LEVELS: tuple[TwinLevel, ...] = get_args(TwinLevel)
 TWIN_MEANING = {
-    "exact": "the same words, numbers and operators; case, white space, punctuation and LaTeX layout aside",
+    "exact": (
+        "the same words, numbers and operators; case, white space, punctuation and LaTeX layout"
+        " aside"
+    ),
     "near": "Jaccard similarity of the character n-grams at the threshold or above",
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }
 N_NGRAM_KEYS = 16
 # Phrases of more rows than this name nothing ("print the answer modulo 1000000007").
 MOST_ROWS_OF_A_PHRASE = 100
-# Rows that stay and share a key are compared up to this number, so that families of near twins cost no square.
+# Rows that stay and share a key are compared up to this number, so that families of near twins cost
+# no square.
 MOST_COMPARED = 64
 
 
@@ -57,7 +63,8 @@ def _key(data: bytes, space: bytes) -> int:
 
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
-    """Return the keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where there are fewer)."""
+    """Return the keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where
+    there are fewer)."""
     values = signature(shingles(text, mask_numbers=False)).hashvalues.reshape(BANDS, -1)
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
     ngrams = word_ngrams(text, settings.ngram)
@@ -70,18 +77,22 @@ def sketch(text: str, settings: Settings) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Compared:
-    """A row to compare: its text, its answer if twins must have the same (else empty), and its name."""
+    """A row to compare: its text, its answer if twins must have the same (else empty), and its
+    name."""
 
     text: str
     answer: str = ""
     name: Any = None
 
 
-def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequence[str]) -> tuple[str, float] | None:
-    """Return the most literal of the levels at which two rows are twins, with the similarity, or None.
+def twin_level(
+    new: Compared, old: Compared, settings: Settings, levels: Sequence[str]
+) -> tuple[str, float] | None:
+    """Return the most literal of the levels at which two rows are twins, with the similarity, or
+    None.
 
-    Rows with different answers are twins only if they are the same text but for white space: the wording does not see
-    the parentheses of ``8 / (4 / 2)``.
+    Rows with different answers are twins only if they are the same text but for white space: the
+    wording does not see the parentheses of ``8 / (4 / 2)``.
     """
     if new.answer != old.answer:
         same = "exact" in levels and new.text.split() == old.text.split()
@@ -93,7 +104,8 @@ def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequenc
         if similarity >= settings.threshold:
             return "near", similarity
     if "ngrams" in levels:
-        left, right = word_ngrams(new.text, settings.ngram), word_ngrams(old.text, settings.ngram)
+        left = word_ngrams(new.text, settings.ngram)
+        right = word_ngrams(old.text, settings.ngram)
         shorter = min(len(left), len(right))
         if shorter >= LEAST_NGRAMS and len(left & right) >= settings.ngram_share * shorter:
             return "ngrams", len(left & right) / shorter
@@ -101,9 +113,12 @@ def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequenc
 
 
 def keep_shared_keys(keys: np.ndarray) -> np.ndarray:
-    """Return the keys with 0 in place of those that no other row has, and of phrases that too many rows have."""
+    """Return the keys with 0 in place of those that no other row has, and of phrases that too many
+    rows have."""
     shared = keys.copy()
-    groups: list[tuple[slice, int | None]] = [(slice(column, column + 1), None) for column in range(1 + BANDS)]
+    groups: list[tuple[slice, int | None]] = [
+        (slice(column, column + 1), None) for column in range(1 + BANDS)
+    ]
     for columns, most in [*groups, (slice(1 + BANDS, None), MOST_ROWS_OF_A_PHRASE)]:
         _, place, counts = np.unique(keys[:, columns], return_inverse=True, return_counts=True)
         n_rows = counts[place].reshape(keys[:, columns].shape)
@@ -113,9 +128,13 @@ def keep_shared_keys(keys: np.ndarray) -> np.ndarray:
 
 
 def find_twins(
-    rows: Iterable[Compared], keys: np.ndarray, settings: Settings, levels: Sequence[str] = TWIN_LEVELS
+    rows: Iterable[Compared],
+    keys: np.ndarray,
+    settings: Settings,
+    levels: Sequence[str] = TWIN_LEVELS,
 ) -> Iterator[tuple[Compared, str, float] | None]:
-    """Yield for each row its twin among those before it that stay, the most literal level and the similarity, or None.
+    """Yield for each row its twin among those before it that stay, the most literal level and the
+    similarity, or None.
 
     ``keys`` are those of :func:`sketch` for all rows, [rows, keys].
     """
@@ -129,7 +148,9 @@ def find_twins(
             if twin is not None:
                 twins.append((other, *twin))
         if twins:
-            other, level, similarity = min(twins, key=lambda hit: (TWIN_LEVELS.index(hit[1]), -hit[2], hit[0]))  # type: ignore[arg-type]
+            other, level, similarity = min(
+                twins, key=lambda hit: (TWIN_LEVELS.index(hit[1]), -hit[2], hit[0])
+            )  # type: ignore[arg-type]
             yield kept[other], level, similarity
             continue
         if own:
@@ -144,14 +165,15 @@ def find_twins(
 class Deduplicate(Settings, Stage):
     """The options; ``settings/gsm8k_math.yaml`` says what they mean.
 
-    With ``same_answer``, twins of math problems must have the same answer, since another number or sign makes another
-    problem; the same text but for white space goes whatever its answer is.
+    With ``same_answer``, twins of math problems must have the same answer, since another number or
+    sign makes another problem; the same text but for white space goes whatever its answer is.
     """
 
     levels: Annotated[tuple[TwinLevel, ...], LISTED, Field(min_length=1)] = TWIN_LEVELS
     same_answer: bool = True
 
-    name, title = "deduplicate", "duplicates among training problems; the first one stays"
+    name = "deduplicate"
+    title = "duplicates among training problems; the first one stays"
 
     def meanings(self) -> Mapping[str, str]:
         return {
@@ -160,23 +182,42 @@ class Deduplicate(Settings, Stage):
             if level in self.levels
         }
 
-    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
+    def run(
+        self, problems: Iterator[SourceProblem], run: StageRun
+    ) -> Iterator[tuple[SourceProblem, Result]]:
         # All keys come before the first comparison.
         rows = list(problems)
         training = [row for row in rows if row.split == "train"]
         keys = [sketch(row.problem, self) for row in training]
-        twins = find_twins(map(self._build_compared, training), np.array(keys), self, self.levels) if keys else iter(())
+        twins = (
+            find_twins(map(self._build_compared, training), np.array(keys), self, self.levels)
+            if keys
+            else iter(())
+        )
         for problem in rows:
             twin = next(twins) if problem.split == "train" else None
             yield problem, None if twin is None else self._removal(problem, *twin)
 
     def _build_compared(self, problem: SourceProblem) -> Compared:
-        answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
+        answer = (
+            normalize(problem.answer)
+            if self.same_answer and isinstance(problem, MathProblem)
+            else ""
+        )
         # A list, for JSON: what tells a problem from all others.
-        return Compared(problem.problem, answer, [problem.data_source, problem.split, problem.index])
+        return Compared(
+            problem.problem, answer, [problem.data_source, problem.split, problem.index]
+        )
 
-    def _removal(self, problem: SourceProblem, twin: Compared, level: str, similarity: float) -> Removal:
-        shown = {"level": level, "similarity": round(similarity, 4), "of": twin.name, "of_text": twin.text[:MAX_SHOWN]}
+    def _removal(
+        self, problem: SourceProblem, twin: Compared, level: str, similarity: float
+    ) -> Removal:
+        shown = {
+            "level": level,
+            "similarity": round(similarity, 4),
+            "of": twin.name,
+            "of_text": twin.text[:MAX_SHOWN],
+        }
         source, _, index = twin.name
         words = f"{source} {index} ({shown['similarity']:.2f}): {shown['of_text']}"
         return Removal(f"duplicate_{level}", words, shown | {"text": problem.problem[:MAX_SHOWN]})

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions of model stages, row by row: a dialogue is a generator that yields them and is sent the answers.
+"""Questions of model stages, row by row: a dialogue is a generator that yields them and is sent the
+answers.
 
     def rewriting(problem):
         for attempt in range(4):
@@ -9,8 +10,8 @@
                 return question
         return Removal("malformed", answer.text)
 
-A dialogue decides by nothing but its answers, which is all that resuming needs. Finished answers are kept in a file,
-so that none is asked for twice; the next run asks again for what failed.
+A dialogue decides by nothing but its answers, which is all that resuming needs. Finished answers
+are kept in a file, so that none is asked for twice; the next run asks again for what failed.
 """
 
 import hashlib
@@ -24,7 +25,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from data_preprocessing.grading import Judge, Judges
 from data_preprocessing.pipeline_report import replace_half_characters
-from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling, generate_with_progress
+from prime_ext.generate.backend import (
+    Backend,
+    BackendError,
+    Request,
+    Response,
+    Sampling,
+    generate_with_progress,
+)
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, RunLock
 
@@ -43,7 +51,8 @@ def open_answers(path: Path) -> Iterator[LineFile]:
 
 @dataclass(frozen=True)
 class Ask:
-    """A question to the model, a chat. Each ``sample`` of several answers and each later ``attempt`` has its seed."""
+    """A question to the model, a chat. Each ``sample`` of several answers and each later
+    ``attempt`` has its seed."""
 
     prompt: Messages
     sample: int = 0
@@ -52,14 +61,16 @@ class Ask:
     def seed(self, base: int) -> int:
         """Return 31 bits that differ between prompts, samples and attempts."""
         asked = json.dumps(
-            [base, [dict(message) for message in self.prompt], self.sample, self.attempt], sort_keys=True
+            [base, [dict(message) for message in self.prompt], self.sample, self.attempt],
+            sort_keys=True,
         )
         return int.from_bytes(hashlib.blake2b(asked.encode(), digest_size=4).digest(), "big") >> 1
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """The end of a dialogue whose question got no answer; ``refused``: the backend cannot be asked this."""
+    """The end of a dialogue whose question got no answer; ``refused``: the backend cannot be asked
+    this."""
 
     detail: str
     refused: bool
@@ -71,7 +82,8 @@ Dialogue: TypeAlias = Generator[Sequence[Effect], list[Any], Result]
 
 
 class Interviewer:
-    """Runs dialogues and judges; counts answers ``asked`` of the backend and those ``found`` in the store."""
+    """Runs dialogues and judges; counts answers ``asked`` of the backend and those ``found`` in the
+    store."""
 
     def __init__(self, backend: Backend, store: LineFile, sampling: Sampling, seed: int) -> None:
         self.asked = 0
@@ -84,7 +96,8 @@ class Interviewer:
         self._judges = Judges()
 
     def results(self, dialogues: Sequence[Dialogue[Result]]) -> list[Result | Unanswered]:
-        """Run all dialogues, a turn at a time, to their ends. SourceError: the backend takes none of the questions."""
+        """Run all dialogues, a turn at a time, to their ends. SourceError: the backend takes none
+        of the questions."""
         results: dict[int, Result | Unanswered] = {}
         answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(dialogues)))
         while answers:
@@ -97,7 +110,9 @@ class Interviewer:
                     results[number] = stop.value
             flat = [effect for effects in waiting.values() for effect in effects]
             said = iter(self._responses([effect for effect in flat if isinstance(effect, Ask)]))
-            judged = iter(self._judges.verdicts([effect for effect in flat if isinstance(effect, Judge)]))
+            judged = iter(
+                self._judges.verdicts([effect for effect in flat if isinstance(effect, Judge)])
+            )
             answers = {}
             for number, effects in waiting.items():
                 found = [next(said if isinstance(effect, Ask) else judged) for effect in effects]
@@ -110,7 +125,8 @@ class Interviewer:
         return [results[number] for number in range(len(dialogues))]
 
     def _responses(self, asks: Sequence[Ask]) -> list[Response | Unanswered]:
-        """Ask what the store does not have and the backend takes; the other questions are refused."""
+        """Ask what the store does not have and the backend takes; the other questions are
+        refused."""
         requests: dict[str, Request] = {}
         keys = []
         for ask in asks:
@@ -118,7 +134,9 @@ class Interviewer:
             seed = ask.seed(self._seed)
             # An answer belongs to what was asked and of whom.
             named = [self._description, prompt, asdict(self._sampling), seed, ask.attempt]
-            key = hashlib.blake2b(json.dumps(named, sort_keys=True).encode(), digest_size=16).hexdigest()
+            key = hashlib.blake2b(
+                json.dumps(named, sort_keys=True).encode(), digest_size=16
+            ).hexdigest()
             keys.append(key)
             requests[key] = Request(key, prompt, self._sampling, seed)
         answers: dict[str, Response | Unanswered] = {}
@@ -142,10 +160,16 @@ class Interviewer:
         said: Iterable[Response] = ()
         if taken:
             watched = sys.stderr.isatty()
-            said = generate_with_progress(self._backend, taken, "answers") if watched else self._backend.generate(taken)
+            said = (
+                generate_with_progress(self._backend, taken, "answers")
+                if watched
+                else self._backend.generate(taken)
+            )
         for response in said:
             if response.finish == "failed":
-                answers[response.key] = Unanswered(response.detail or "no reason given", refused=False)
+                answers[response.key] = Unanswered(
+                    response.detail or "no reason given", refused=False
+                )
             else:
                 kept = replace(response, text=replace_half_characters(response.text), detail="")
                 self._store.append({name: getattr(kept, name) for name in FIELDS})

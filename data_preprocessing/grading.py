@@ -46,7 +46,8 @@ class Judge:
 
 
 class Judges:
-    """The verifiers of the sources, made when the first row needs them; UnknownSource where there is none."""
+    """The verifiers of the sources, made when the first row needs them; UnknownSource where there
+    is none."""
 
     def __init__(self) -> None:
         self._verifiers: dict[str, TaskVerifier] = {}
@@ -75,7 +76,9 @@ class Judges:
             self._verifiers[source.task] = make_task_verifier(source.task)
         return await ask_verifier(self._verifiers[source.task], judge.response, judge.gold, options)
 
-    async def gold_fault(self, data_source: str, gold: str, extra_info: Mapping[str, Any]) -> str | None:
+    async def gold_fault(
+        self, data_source: str, gold: str, extra_info: Mapping[str, Any]
+    ) -> str | None:
         """Return what is wrong with a gold answer, or None. Tests of programs are read, not run."""
         try:
             task = find_source(data_source).task
@@ -113,14 +116,18 @@ class Judges:
             verdict = correct(None, 0.0) if answer is None else verdict
         if verdict.correct:
             return None
-        return f"gold answer {gold[:60]!r} is graded {verdict.outcome} against itself: {verdict.detail}"
+        return (
+            f"gold answer {gold[:60]!r} is graded {verdict.outcome} against itself:"
+            f" {verdict.detail}"
+        )
 
 
 @lru_cache(maxsize=65_536)
 def check_gold(answer: str) -> str | None:
     """Return why the math verifier cannot judge by a gold answer; None if it can.
 
-    A box is read otherwise, or the verifier fails on a prediction that differs: algebra cannot read the gold answer.
+    A box is read otherwise, or the verifier fails on a prediction that differs: algebra cannot read
+    the gold answer.
     """
     if _PLAIN_NUMBER.fullmatch(answer):
         return None

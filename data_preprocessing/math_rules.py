@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The rule filter of math RL: problems that a text-only policy cannot be asked, or whose answer no verifier can judge.
+r"""The rule filter of math RL: problems that a text-only policy cannot be asked, or whose answer no
+verifier can judge.
 
-Rules are pure functions; the first that applies removes a problem and says what it saw. They follow the first stage of
-PRIME's data (arXiv 2502.01456, section on data), whose published script looks for substrings; where that is wrong
-("records show that" does not ask for a proof, "action figures" are not a figure, ``P(A), P(B), P(C)`` is not multiple
-choice, ``\underline{a}`` is not a blank) these look closer, and never into the code of drawings.
+Rules are pure functions; the first that applies removes a problem and says what it saw. They follow
+the first stage of PRIME's data (arXiv 2502.01456, section on data), whose published script looks
+for substrings; where that is wrong ("records show that" does not ask for a proof, "action figures"
+are not a figure, ``P(A), P(B), P(C)`` is not multiple choice, ``\underline{a}`` is not a blank)
+these look closer, and never into the code of drawings.
 """
 
 import re
@@ -18,7 +20,8 @@ from prime_ext.tasks.value_types import LISTED
 
 MAX_CHARACTERS = 20_000
 
-# A figure that is meant, not a toy or a guess: "the figure", "Figure 2", "figure ABCD", "figure shown".
+# A figure that is meant, not a toy or a guess: "the figure", "Figure 2", "figure ABCD", "figure
+# shown".
 _FIGURE = re.compile(
     r"\b(?:the|this|these|following|given|above|accompanying|adjoining|adjacent|shown|in)\s+(?:\d\s+)?figures?\b"
     r"|\bfigures?\s+(?:shown|below|above|\$|on\s+the|to\s+the|at\s+the)|\bfigure\s+\d"
@@ -31,11 +34,16 @@ _SHOWN = re.compile(
     re.IGNORECASE,
 )
 # "Show that" as a task, not "records show that".
-_PROOF = re.compile(r"\bprove\b|(?:^|[.!?:;,)$\]}]\s*|\n|\b(?:and|to|then|also|please)\s+)show\s+that\b", re.IGNORECASE)
-_BLANK = re.compile(
-    r"\\underline\s*\{(?:\s|~|_|\(\d\)|\\[ ,;:!_]|\\qq?uad|\\hspace\*?\s*\{[^{}]*\})*\}|_{3,}|(?:\\_\s?){2,}"
+_PROOF = re.compile(
+    r"\bprove\b|(?:^|[.!?:;,)$\]}]\s*|\n|\b(?:and|to|then|also|please)\s+)show\s+that\b",
+    re.IGNORECASE,
 )
-# The ways to write the label of an option; the first three labels must come in order and in one way.
+_BLANK = re.compile(
+    r"\\underline\s*\{(?:\s|~|_|\(\d\)|\\["
+    r" ,;:!_]|\\qq?uad|\\hspace\*?\s*\{[^{}]*\})*\}|_{3,}|(?:\\_\s?){2,}"
+)
+# The ways to write the label of an option; the first three labels must come in order and in one
+# way.
 LABEL_FORMS = (
     r"(?<![A-Za-z])\({}\)",
     r"(?<![A-Za-z0-9(]){}\)",
@@ -60,8 +68,10 @@ def is_unbalanced(text: str) -> bool:
 
 
 def remove_drawings(text: str) -> str:
-    """Return a problem without the code of its drawings, whose labels and comments are not part of what is asked."""
-    kept, end = [], 0
+    """Return a problem without the code of its drawings, whose labels and comments are not part of
+    what is asked."""
+    kept = []
+    end = 0
     while (start := text.find("[asy]", end)) >= 0 and (close := text.find("[/asy]", start)) >= 0:
         kept.append(text[end:start])
         end = close + len("[/asy]")
@@ -95,7 +105,9 @@ def _find_broken(problem: MathProblem, text: str) -> str | None:
 
 TOO_LONG = Rule(
     f"a problem of more than {MAX_CHARACTERS:,} characters",
-    lambda row, text: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
+    lambda row, text: (
+        f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None
+    ),
 )
 MATH_RULES = {
     "giant": TOO_LONG,
@@ -110,7 +122,9 @@ MATH_RULES = {
         ("prove", "show"),
     ),
     "choice": Rule("multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
-    "blank": Rule("a blank to fill in", lambda row, text: search(_BLANK, text), ("\\underline", "___", "\\_")),
+    "blank": Rule(
+        "a blank to fill in", lambda row, text: search(_BLANK, text), ("\\underline", "___", "\\_")
+    ),
     "no_answer": Rule(
         "no gold answer: no line with ####, no answer column, no box",
         lambda row, text: None if row.answer else row.solution[-2 * AROUND :],
@@ -135,8 +149,11 @@ class MathRules(RuleStage):
 
     rules: Annotated[tuple[Literal[tuple(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)  # type: ignore[valid-type]
 
-    name, title, of = "math_rules", "the rule filter of math", MathProblem
-    table, always = MATH_RULES, MATH_ALWAYS
+    name = "math_rules"
+    title = "the rule filter of math"
+    of = MathProblem
+    table = MATH_RULES
+    always = MATH_ALWAYS
 
     def text(self, problem: str) -> str:
         return remove_drawings(problem)

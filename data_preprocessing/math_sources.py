@@ -20,7 +20,8 @@ _ANSWER_COLUMNS = ("answer", "expected_answer")
 
 @dataclass(frozen=True, slots=True)
 class MathProblem(SourceProblem):
-    """A problem, its solution as published and its final answer; both are empty if there is none."""
+    """A problem, its solution as published and its final answer; both are empty if there is
+    none."""
 
     solution: str
     answer: str
@@ -32,18 +33,26 @@ class MathProblem(SourceProblem):
 
 
 def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """Read problem, solution and answer (the number after ``####``, without separators) from GSM8K's columns."""
-    problem, solution = _cell(row, "question"), _cell(row, "answer")
+    """Read problem, solution and answer (the number after ``####``, without separators) from
+    GSM8K's columns."""
+    problem = _cell(row, "question")
+    solution = _cell(row, "answer")
     found = _GSM8K_ANSWER.search(solution)
-    return {"problem": problem, "solution": solution, "answer": _THOUSANDS.sub("", found[1]) if found else ""}
+    return {
+        "problem": problem,
+        "solution": solution,
+        "answer": _THOUSANDS.sub("", found[1]) if found else "",
+    }
 
 
 def read_solved(row: Mapping[str, Any]) -> dict[str, str]:
     r"""Read NuminaMath-CoT's columns, and those like them, as problem, solution and answer.
 
-    The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution holds.
+    The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution
+    holds.
     """
-    problem, solution = _cell(row, *_PROBLEM_COLUMNS), _read_optional(row, "solution")
+    problem = _cell(row, *_PROBLEM_COLUMNS)
+    solution = _read_optional(row, "solution")
     if not solution and not any(name in row for name in _ANSWER_COLUMNS):
         raise BadRow(f"neither column solution nor answer; {describe_columns(row)}")
     answer = _read_optional(row, *_ANSWER_COLUMNS) or extract_answer(solution) or ""
@@ -56,8 +65,11 @@ def _cell(row: Mapping[str, Any], *columns: str) -> str:
 
 
 def _read_optional(row: Mapping[str, Any], *columns: str) -> str:
-    """Return the text of the first of the columns that is there and not empty; an empty text without one."""
-    name = next((name for name in columns if row.get(name) is not None and str(row[name]).strip()), None)
+    """Return the text of the first of the columns that is there and not empty; an empty text
+    without one."""
+    name = next(
+        (name for name in columns if row.get(name) is not None and str(row[name]).strip()), None
+    )
     return "" if name is None else read_cell(row[name], name)
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages over files of RL rows: what they keep goes to parquet files, what they remove is counted, listed and shown.
+"""Stages over files of RL rows: what they keep goes to parquet files, what they remove is counted,
+listed and shown.
 
-An interrupted run leaves no output. Stages that ask a language model lead a dialogue about every row.
+An interrupted run leaves no output. Stages that ask a language model lead a dialogue about every
+row.
 """
 
 import argparse
@@ -31,7 +33,9 @@ Work = Callable[[Sequence[Row]], Sequence[Outcome]]
 # Rows asked about at a time.
 CHUNK_ROWS = 500
 MODEL_RULES = {
-    "refused": "the model cannot be asked: the prompt is too long for its context, or it takes no chat",
+    "refused": (
+        "the model cannot be asked: the prompt is too long for its context, or it takes no chat"
+    ),
     "unanswered": "the model gave no answer; only with --on-failure remove",
 }
 
@@ -48,30 +52,42 @@ def check_row(raw: Mapping[str, Any], *place: object) -> Row:
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the schema that all rows of a file fit. Raises SourceError: it cannot be read, or there is none."""
+    """Return the schema that all rows of a file fit. Raises SourceError: it cannot be read, or
+    there is none."""
     if path.suffix == ".parquet":
         return read_parquet_schema(path)
     try:
-        tables = (pa.Table.from_pylist([row]) for _, row in parse_rows(path, check_row) if not isinstance(row, BadRow))
+        tables = (
+            pa.Table.from_pylist([row])
+            for _, row in parse_rows(path, check_row)
+            if not isinstance(row, BadRow)
+        )
         schemas = list(dict.fromkeys(table.schema for table in tables))
         if schemas:
             return unify(schemas)
     except (SourceError, pa.ArrowException) as error:
-        raise SourceError(f"{path}: its rows do not fit one schema: {str(error).splitlines()[0]}") from error
+        raise SourceError(
+            f"{path}: its rows do not fit one schema: {str(error).splitlines()[0]}"
+        ) from error
     raise SourceError(f"{path} has no RL row")
 
 
 def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Return the schema of a file with further fields in ``extra_info``; fields of these names are replaced."""
+    """Return the schema of a file with further fields in ``extra_info``; fields of these names are
+    replaced."""
     schema = read_schema(path)
     place = schema.get_field_index("extra_info")
     known = schema.field(place).type
     kept = [known.field(i) for i in range(known.num_fields) if known.field(i).name not in fields]
-    return schema.set(place, pa.field("extra_info", pa.struct([*kept, *(pa.field(*item) for item in fields.items())])))
+    return schema.set(
+        place,
+        pa.field("extra_info", pa.struct([*kept, *(pa.field(*item) for item in fields.items())])),
+    )
 
 
 def extract_problem(row: Mapping[str, Any]) -> str:
-    """Return what the user of a row asks, without the suffix that says how the answer is written."""
+    """Return what the user of a row asks, without the suffix that says how the answer is
+    written."""
     return str(row["prompt"][-1]["content"]).removesuffix(SUFFIXES.get(str(row["ability"]), ""))
 
 
@@ -103,9 +119,14 @@ def run_stage(
         tally = Tally([title])
         for path, output in outputs.items():
             chunks = make_batches(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
-            rows = (row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title))
+            rows = (
+                row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title)
+            )
             written[output.name] = write_rows(hidden / output.name, schema(path), rows)
-        rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}
+        rules = {
+            BAD: "no row: unreadable, or a column is missing, empty or of the wrong type",
+            **rules,
+        }
         report = {
             "title": title,
             "settings": dict(settings),
@@ -122,17 +143,22 @@ def run_stage(
 
 
 def name_outputs(inputs: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """Return the output of each input, which has its name. Raises SourceError: it is missing or would be replaced."""
+    """Return the output of each input, which has its name. Raises SourceError: it is missing or
+    would be replaced."""
     outputs = {path: folder / f"{path.name.split('.')[0]}.parquet" for path in inputs}
     if len(set(outputs.values())) < len(inputs):
-        raise SourceError("the input files must have different names, because the outputs are called like them")
+        raise SourceError(
+            "the input files must have different names, because the outputs are called like them"
+        )
     for path in inputs:
         if not path.is_file():
             raise SourceError(f"{path} does not exist or is not a file")
     read = {path.resolve() for path in inputs}
     for path in outputs.values():
         if path.resolve() in read:
-            raise SourceError(f"{path} is an input and would be replaced; give another --output-dir")
+            raise SourceError(
+                f"{path} is an input and would be replaced; give another --output-dir"
+            )
     return outputs
 
 
@@ -144,11 +170,17 @@ def _work_on_chunk(
     for number, row in chunk:
         if isinstance(row, BadRow):
             outcome: Outcome = Removal(BAD, str(row))
-            split, source, shown = "-", path.name, {}
+            split = "-"
+            source = path.name
+            shown = {}
         else:
             outcome = next(outcomes)
-            split, source = str(row["extra_info"].get("split") or "train"), str(row["data_source"])
-            shown = {"problem": extract_problem(row), "answer": str(row["reward_model"]["ground_truth"] or "")}
+            split = str(row["extra_info"].get("split") or "train")
+            source = str(row["data_source"])
+            shown = {
+                "problem": extract_problem(row),
+                "answer": str(row["reward_model"]["ground_truth"] or ""),
+            }
         tally.read[split, source] += 1
         if isinstance(outcome, Removal):
             tally.remove(title, outcome, split, source, path.name, number, shown)
@@ -164,13 +196,17 @@ def run_model_stage(
     settings: Mapping[str, Any],
     **stage: Any,
 ) -> int:
-    """Open the model and the answers, and run a stage (see :func:`run_stage`) with the dialogue about every row.
+    """Open the model and the answers, and run a stage (see :func:`run_stage`) with the dialogue
+    about every row.
 
-    ``dialogue`` gets the row and the model's name. SourceError: questions got no answer and ``--on-failure`` is stop.
+    ``dialogue`` gets the row and the model's name. SourceError: questions got no answer and
+    ``--on-failure`` is stop.
     """
     if options.temperature < 0 or not 0 < options.top_p <= 1:
         got = f"{options.temperature} and {options.top_p}"
-        raise SourceError(f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}")
+        raise SourceError(
+            f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}"
+        )
     how = {name: getattr(options, name) for name in ("temperature", "top_p", "max_new_tokens")}
     # Mistakes in the files before a model is loaded.
     name_outputs(options.input, options.output_dir)
@@ -185,51 +221,92 @@ def run_model_stage(
 
         def work(rows: Sequence[Row]) -> list[Outcome]:
             results = interviewer.results([dialogue(row, str(model["model"])) for row in rows])
-            failed = [found for found in results if isinstance(found, Unanswered) and not found.refused]
+            failed = [
+                found for found in results if isinstance(found, Unanswered) and not found.refused
+            ]
             if failed and options.on_failure == "stop":
                 raise SourceError(
-                    f"{len(failed)} of {len(results)} rows got no answer ({failed[0].detail}); finished answers are "
-                    "kept, the same command asks for the rest; --on-failure remove goes on without these rows"
+                    f"{len(failed)} of {len(results)} rows got no answer ({failed[0].detail});"
+                    " finished answers are kept, the same command asks for the rest; --on-failure"
+                    " remove goes on without these rows"
                 )
             return [
-                Removal("refused" if found.refused else "unanswered", found.detail)
-                if isinstance(found, Unanswered)
-                else found
+                (
+                    Removal("refused" if found.refused else "unanswered", found.detail)
+                    if isinstance(found, Unanswered)
+                    else found
+                )
                 for found in results
             ]
 
         settings = {"model": model, **settings, **how, "seed": options.sampling_seed}
         rules = {**rules, **MODEL_RULES}
         code = run_stage(options, work, rules=rules, settings=settings, **stage)
-    print(f"{interviewer.asked} answers asked for, {interviewer.found} found in {store.path}", file=sys.stderr)
+    print(
+        f"{interviewer.asked} answers asked for, {interviewer.found} found in {store.path}",
+        file=sys.stderr,
+    )
     return code
 
 
-def stage_parser(program: str, description: str | None, sampling: Sampling | None = None) -> argparse.ArgumentParser:
-    """Return a parser with the options of every stage; with ``sampling``, their defaults, those of a model too."""
+def stage_parser(
+    program: str, description: str | None, sampling: Sampling | None = None
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of every stage; with ``sampling``, their defaults, those of
+    a model too."""
     top = build_parser(program, description)
     top.set_defaults(program=program)
     top.epilog = (
-        "Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md."
+        "Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See"
+        " docs/reference/data.md."
     )
     if sampling is not None:
-        top.epilog = f"Interrupted or killed, the same command goes on and asks nothing twice. {top.epilog}"
-    top.add_argument("--input", nargs="+", type=Path, required=True, metavar="FILE", help="rows: parquet or JSON Lines")
-    top.add_argument("--output-dir", type=Path, required=True, help="gets a parquet file for each input, and reports")
+        top.epilog = (
+            f"Interrupted or killed, the same command goes on and asks nothing twice. {top.epilog}"
+        )
+    top.add_argument(
+        "--input",
+        nargs="+",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="rows: parquet or JSON Lines",
+    )
+    top.add_argument(
+        "--output-dir",
+        type=Path,
+        required=True,
+        help="gets a parquet file for each input, and reports",
+    )
     if sampling is None:
         return top
     add_backend_arguments(top)
     how = top.add_argument_group("answers")
-    how.add_argument("--answers", type=Path, help="file of finished answers (default: answers.jsonl in --output-dir)")
+    how.add_argument(
+        "--answers",
+        type=Path,
+        help="file of finished answers (default: answers.jsonl in --output-dir)",
+    )
     how.add_argument(
         "--on-failure",
         choices=("stop", "remove"),
         default="stop",
-        help="questions without an answer after all retries: stop, and the same command asks again (default); or "
-        "remove these rows",
+        help=(
+            "questions without an answer after all retries: stop, and the same command asks again"
+            " (default); or remove these rows"
+        ),
     )
-    how.add_argument("--temperature", type=float, default=sampling.temperature, help="default: %(default)s")
+    how.add_argument(
+        "--temperature", type=float, default=sampling.temperature, help="default: %(default)s"
+    )
     how.add_argument("--top-p", type=float, default=sampling.top_p, help="default: %(default)s")
-    how.add_argument("--max-new-tokens", type=positive, default=sampling.max_new_tokens, help="default: %(default)s")
-    how.add_argument("--sampling-seed", type=int, default=0, help="base of the seeds of all answers (default: 0)")
+    how.add_argument(
+        "--max-new-tokens",
+        type=positive,
+        default=sampling.max_new_tokens,
+        help="default: %(default)s",
+    )
+    how.add_argument(
+        "--sampling-seed", type=int, default=0, help="base of the seeds of all answers (default: 0)"
+    )
     return top

@@ -2,15 +2,18 @@
 """AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA in verl's RL schema.
 
     python -m data_preprocessing.numeric_reasoning --data-dir DATA --output-dir data/numeric
-    python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json --output-dir data/qqa
+    python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json \\
+        --output-dir data/qqa
 
-Rows, prompts and labels are what ``prime_ext/tasks/benchmarks/*.yaml`` say. Without --data-dir and --input the files
-come from the Hugging Face hub. Any file may have EQUATE's columns (premise, hypothesis, label), Quantitative-101's
-(statement1, statement2, answer; question, Option1, Option2, answer) or MNLI's (sentence1, sentence2, gold_label).
+Rows, prompts and labels are what ``prime_ext/tasks/benchmarks/*.yaml`` say. Without --data-dir and
+--input the files come from the Hugging Face hub. Any file may have EQUATE's columns (premise,
+hypothesis, label), Quantitative-101's (statement1, statement2, answer; question, Option1, Option2,
+answer) or MNLI's (sentence1, sentence2, gold_label).
 
-Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, and ``report.json``;
-either all of them or none. A row that cannot be used is one line on stderr and counted. Exits with 2 and one line when
-nothing can be written. See docs/reference/numeric_reasoning.md.
+Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, and
+``report.json``; either all of them or none. A row that cannot be used is one line on stderr and
+counted. Exits with 2 and one line when nothing can be written. See
+docs/reference/numeric_reasoning.md.
 """
 
 import argparse
@@ -62,20 +65,26 @@ class Place:
 
 
 def find_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:
-    """Return the files of a task by split: those that are given, else those below ``data_dir``, else the hub's."""
+    """Return the files of a task by split: those that are given, else those below ``data_dir``,
+    else the hub's."""
     splits = task.source.places(local=data_dir is not None)
     if not given and not splits:
         lacks = "is not on the hub" if data_dir is None else "names no local file"
         raise SourceError(f"{task.name} {lacks}; give --input {task.name}=FILE")
-    return dict(given) or {split: path for split in splits for path in source_files(task, data_dir, split)}
+    return dict(given) or {
+        split: path for split in splits for path in source_files(task, data_dir, split)
+    }
 
 
 def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -> Iterator[Place]:
-    """Yield the rows of a task that fit it; print and count the others. SourceError: a file has no usable row."""
+    """Yield the rows of a task that fit it; print and count the others. SourceError: a file has no
+    usable row."""
     for split, path in files.items():
         good = 0
         # A row of another task may stand in the same file.
-        rows = parse_rows(path, lambda row, *_: task.problem(row) if task.source.holds(row) else None)
+        rows = parse_rows(
+            path, lambda row, *_: task.problem(row) if task.source.holds(row) else None
+        )
         for number, found in rows:
             if found is None:
                 continue
@@ -92,7 +101,8 @@ def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -
 
 
 def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]) -> list[Place]:
-    """Return every problem once, white space aside, and none with several answers; of several splits that of test."""
+    """Return every problem once, white space aside, and none with several answers; of several
+    splits that of test."""
     copies: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, place in enumerate(places):
         key = (place.task.name, *(" ".join(text.split()) for text in place.problem.fields.values()))
@@ -104,12 +114,15 @@ def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]
             counts["contradictory_dropped"] += len(numbers)
         else:
             counts["duplicates_merged"] += len(numbers) - 1
-            kept.append(max(numbers, key=lambda number: (SPLITS.index(places[number].split), -number)))
+            kept.append(
+                max(numbers, key=lambda number: (SPLITS.index(places[number].split), -number))
+            )
     return [places[number] for number in sorted(kept)]
 
 
 def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
-    """Return the output that a row goes to. Raises SourceError: ``official`` without official splits."""
+    """Return the output that a row goes to. Raises SourceError: ``official`` without official
+    splits."""
     if options.splits == "test":
         return "test"
     if options.splits == "hashed":
@@ -121,7 +134,8 @@ def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
 
 def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a problem into a row of RL; ``extra`` is the rest of ``extra_info``."""
-    task, problem = place.task, place.problem
+    task = place.task
+    problem = place.problem
     described = {
         "texts": list(task.problem_texts(problem)),
         # The verifier takes the names of the options, or how many there are.
@@ -131,20 +145,33 @@ def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str,
         "file": place.path.name,
         "row": place.row,
     }
-    return rl_row(task.data_source, task.messages(problem, prompt), task.ability, problem.gold, {**described, **extra})
+    return rl_row(
+        task.data_source,
+        task.messages(problem, prompt),
+        task.ability,
+        problem.gold,
+        {**described, **extra},
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Convert and write all files or none. Returns the report."""
-    if not (options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1):
-        raise SourceError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
+    if not (
+        options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1
+    ):
+        raise SourceError(
+            f"--validation {options.validation} and --test {options.test} must add up to less"
+            " than 1"
+        )
     files = parse_files(options.input)
     tasks = {task.name: task for task in map(load_task, options.tasks or files or TASKS)}
     for task in tasks.values():
         if task.grader != "choice":
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
         if options.prompt not in task.prompts:
-            raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
+            raise SourceError(
+                f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}"
+            )
     for name in files:
         if name not in tasks:
             raise SourceError(f"--input names {name}, which is not among --tasks {' '.join(tasks)}")
@@ -161,12 +188,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     places: list[Place] = []
     for name, task in tasks.items():
-        places += read_places(task, find_files(task, files.get(name, {}), options.data_dir), counts[name])
+        places += read_places(
+            task, find_files(task, files.get(name, {}), options.data_dir), counts[name]
+        )
     places = drop_duplicates(places, counts)
     if not places:
         raise SourceError("nothing is left: all rows are contradictory duplicates")
     groups = find_near_groups([place.task.problem_texts(place.problem) for place in places])
-    rows = [(place, group, choose_output(place, group, options)) for place, group in zip(places, groups, strict=True)]
+    rows = [
+        (place, group, choose_output(place, group, options))
+        for place, group in zip(places, groups, strict=True)
+    ]
     sides: dict[str, set[str]] = defaultdict(set)
     for place, group, output in rows:
         counts[place.task.name]["written"][output][place.task.label(place.problem.gold)] += 1
@@ -198,20 +230,36 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 @program("numeric_reasoning")
 def main(words: Sequence[str] | None = None) -> int:
     top = build_parser("numeric_reasoning", __doc__)
-    top.add_argument("--tasks", nargs="+", help=f"default: those of --input, else {' '.join(TASKS)}")
+    top.add_argument(
+        "--tasks", nargs="+", help=f"default: those of --input, else {' '.join(TASKS)}"
+    )
     about = "local files; repeatable"
-    top.add_argument("--input", nargs="+", action="extend", default=[], metavar="TASK[:SPLIT]=FILE", help=about)
-    top.add_argument("--data-dir", type=Path, help="folder with the files that the tasks name under source.local")
+    top.add_argument(
+        "--input", nargs="+", action="extend", default=[], metavar="TASK[:SPLIT]=FILE", help=about
+    )
+    top.add_argument(
+        "--data-dir", type=Path, help="folder with the files that the tasks name under source.local"
+    )
     top.add_argument("--output-dir", type=Path, required=True)
-    about = "hashed: near-duplicates and shared premises stay together (default); official: as the files are; test: all"
-    top.add_argument("--splits", choices=("hashed", "official", "test"), default="hashed", help=about)
-    top.add_argument("--validation", type=float, default=0.0, help="share of the groups (default: 0)")
+    about = (
+        "hashed: near-duplicates and shared premises stay together (default); official: as the"
+        " files are; test: all"
+    )
+    top.add_argument(
+        "--splits", choices=("hashed", "official", "test"), default="hashed", help=about
+    )
+    top.add_argument(
+        "--validation", type=float, default=0.0, help="share of the groups (default: 0)"
+    )
     top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
     top.add_argument("--seed", type=int, default=0, help="of the split")
     top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
     for name, found in run(top.parse_args(words))["tasks"].items():
-        written = ", ".join(f"{output} {labels.total()}" for output, labels in sorted(found["written"].items()))
-        published, read = found["published"], found["read"]
+        written = ", ".join(
+            f"{output} {labels.total()}" for output, labels in sorted(found["written"].items())
+        )
+        published = found["published"]
+        read = found["read"]
         of = f" ({published} were published)" if published not in (None, read) else ""
         print(f"{name}: {read} rows{of}, {sum(found['bad'].values())} bad, {written}")
     return 0

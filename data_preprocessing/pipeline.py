@@ -2,17 +2,21 @@
 """RL data from settings: sources, stages in order, parquet files, a report and a validation.
 
     python -m data_preprocessing.pipeline SETTINGS.yaml [KEY=VALUE ...] --output-dir DIR
-    python -m data_preprocessing.pipeline data_preprocessing/settings/gsm8k_math.yaml data_dir=DATA \\
+    python -m data_preprocessing.pipeline data_preprocessing/settings/gsm8k_math.yaml \\
+        data_dir=DATA \\
         --output-dir data/math
-    python -m data_preprocessing.pipeline data_preprocessing/settings/code.yaml --input apps=my_apps.jsonl \\
+    python -m data_preprocessing.pipeline data_preprocessing/settings/code.yaml \\
+        --input apps=my_apps.jsonl \\
         --output-dir data/code
-    python -m data_preprocessing.pipeline data_preprocessing/settings/math.yaml --input numina=questions.csv \\
+    python -m data_preprocessing.pipeline data_preprocessing/settings/math.yaml \\
+        --input numina=questions.csv \\
         --source mine --split 0.9 --output-dir data/mine
 
-Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, ``removed.jsonl``
-(every row that is not in them, why, and for duplicates and contaminated rows of what), ``choice.jsonl`` (what the math
-rules remove as multiple choice, for ``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of
-them or none. Afterwards the files are validated as by ``data_preprocessing.validate``.
+Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows,
+``removed.jsonl`` (every row that is not in them, why, and for duplicates and contaminated rows of
+what), ``choice.jsonl`` (what the math rules remove as multiple choice, for
+``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of them or none.
+Afterwards the files are validated as by ``data_preprocessing.validate``.
 
 Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See
 docs/reference/data.md.
@@ -39,13 +43,25 @@ from data_preprocessing import validate
 from data_preprocessing.check_solutions import CheckSolutions
 from data_preprocessing.code_rules import CodeRules, CodeTests
 from data_preprocessing.code_sources import CODE_SOURCES
-from data_preprocessing.command import build_parser, fill_folder, parse_files, print_sources, program
+from data_preprocessing.command import (
+    build_parser,
+    fill_folder,
+    parse_files,
+    print_sources,
+    program,
+)
 from data_preprocessing.decontaminate import Decontaminate
 from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.pipeline_report import BAD, Tally
-from data_preprocessing.problem_sources import ProblemSource, SourceProblem, SplitRows, find_splits, number_rows
+from data_preprocessing.problem_sources import (
+    ProblemSource,
+    SourceProblem,
+    SplitRows,
+    find_splits,
+    number_rows,
+)
 from data_preprocessing.stages import Changed, Removal, Stage, StageRun, show_progress
 from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.step_rm.question_split import pick_split
@@ -54,9 +70,12 @@ from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import BadRow, SourceError
 
-SOURCES: dict[str, ProblemSource] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}
+SOURCES: dict[str, ProblemSource] = {
+    source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)
+}
 STAGES: dict[str, type[Stage]] = {
-    kind.name: kind for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
+    kind.name: kind
+    for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
 }
 READING = "reading"
 CHOICE = "choice"
@@ -86,7 +105,8 @@ _IN_ORDER = WrapValidator(_check_part)
 class PipelineSettings:
     """The settings of a pipeline.
 
-    ``settings/gsm8k_math.yaml`` says what the keys mean. Of twins in two sources that of the first stays.
+    ``settings/gsm8k_math.yaml`` says what the keys mean. Of twins in two sources that of the first
+    stays.
     """
 
     __pydantic_config__ = STRICT
@@ -100,7 +120,8 @@ class PipelineSettings:
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
-    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it, else SourceError."""
+    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it,
+    else SourceError."""
     if not path.is_file():
         raise SourceError(f"no settings at {path}")
     for word in overrides:
@@ -109,7 +130,13 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
     try:
         merged = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides)))
         content: Any = OmegaConf.to_container(merged, resolve=True)
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError, ValueError) as error:
+    except (
+        yaml.YAMLError,
+        OmegaConfBaseException,
+        UnicodeDecodeError,
+        OSError,
+        ValueError,
+    ) as error:
         raise SourceError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
     if isinstance(content, dict):
         content = {key: value for key, value in content.items() if value is not None}
@@ -131,8 +158,9 @@ def run(
 ) -> list[Path]:
     """Run the pipeline and write all files or none. Returns the parquet files.
 
-    With ``files``, local ones by source and split, the other sources are left out. ``column`` stands for the column
-    ``source`` of all rows. ``share`` of the training rows stay, by a hash of the problem; the others are for testing.
+    With ``files``, local ones by source and split, the other sources are left out. ``column``
+    stands for the column ``source`` of all rows. ``share`` of the training rows stay, by a hash of
+    the problem; the others are for testing.
     """
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     for name in files:
@@ -142,9 +170,12 @@ def run(
     sources = {name: SOURCES[name] for name in chosen}
     if column is not None:
         if not any("{source}" in one.data_source for one in sources.values()):
-            raise SourceError(f"--source {column}: {', '.join(sources)} is not named by a column source")
+            raise SourceError(
+                f"--source {column}: {', '.join(sources)} is not named by a column source"
+            )
         sources = {
-            name: replace(one, data_source=one.data_source.replace("{source}", column)) for name, one in sources.items()
+            name: replace(one, data_source=one.data_source.replace("{source}", column))
+            for name, one in sources.items()
         }
     inputs = [
         rows
@@ -160,27 +191,36 @@ def run(
         for stage in settings.stages.values():
             problems = apply_stage(stage, problems, tally, state)
         if MathRules.name in settings.stages:
-            state.choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
+            state.choice = stack.enter_context(
+                (hidden / "choice.jsonl").open("w", encoding="utf-8")
+            )
         writers: dict[str, pq.ParquetWriter] = {}
         # What is left of consecutive rows of a source and a split becomes one row group.
         for _, group in groupby(
-            show_progress(problems, "rows"), lambda row: (row.file, row.index // settings.chunk_rows)
+            show_progress(problems, "rows"),
+            lambda row: (row.file, row.index // settings.chunk_rows),
         ):
             rows: dict[str, list[dict[str, Any]]] = {}
             for problem in group:
                 rows.setdefault(problem.split, []).append(problem.rl_row(system))
             for split in rows:
                 if split not in writers:
-                    writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
+                    writers[split] = stack.enter_context(
+                        pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA)
+                    )
                 writers[split].write_table(pa.Table.from_pylist(rows[split], MATH_SCHEMA))
         report = _report(settings, inputs, state, tally)
         if not writers:
             removed = sum((Counter(found["removed"]) for found in report["sources"]), Counter())
             if set(removed) - {BAD}:
-                counts = "; ".join(f"{rule} {n} ({report['rules'][rule]})" for rule, n in removed.items())
+                counts = "; ".join(
+                    f"{rule} {n} ({report['rules'][rule]})" for rule, n in removed.items()
+                )
                 raise SourceError(f"nothing is left of {removed.total()} rows: {counts}")
             row = report["samples"][0]["rows"][0]
-            raise SourceError(f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}")
+            raise SourceError(
+                f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}"
+            )
         splits = [split for split in OUTPUTS if split in writers]
         refuse_leftovers(folder, splits)
         tally.write(hidden, report)
@@ -188,8 +228,11 @@ def run(
     return [folder / f"{split}.parquet" for split in splits]
 
 
-def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> Iterator[SourceProblem]:
-    """Yield the problems of all inputs, those for training beyond ``share`` for testing; count bad rows."""
+def read_problems(
+    inputs: Sequence[SplitRows], tally: Tally, share: float
+) -> Iterator[SourceProblem]:
+    """Yield the problems of all inputs, those for training beyond ``share`` for testing; count bad
+    rows."""
     for given, index, number, row in number_rows(inputs):
         try:
             problem = given.source.problem(row, given.split, index, file=given.name, row=number)
@@ -197,10 +240,15 @@ def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> It
             tally.read[given.split, given.source.name] += 1
             shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
             removal = Removal(BAD, str(error))
-            tally.remove(READING, removal, given.split, given.source.name, given.name, number, shown)
+            tally.remove(
+                READING, removal, given.split, given.source.name, given.name, number, shown
+            )
         else:
             if problem.split == "train":
-                problem = replace(problem, split=pick_split(" ".join(problem.problem.split()), 0.0, 1 - share, seed=0))
+                problem = replace(
+                    problem,
+                    split=pick_split(" ".join(problem.problem.split()), 0.0, 1 - share, seed=0),
+                )
             tally.read[problem.split, problem.data_source] += 1
             yield problem
 
@@ -223,8 +271,15 @@ def apply_stage(
             yield problem
 
 
-def _report(settings: PipelineSettings, inputs: Sequence[SplitRows], state: StageRun, tally: Tally) -> dict[str, Any]:
-    rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
+def _report(
+    settings: PipelineSettings, inputs: Sequence[SplitRows], state: StageRun, tally: Tally
+) -> dict[str, Any]:
+    rules = {
+        BAD: (
+            "no row of this source: unreadable, or a column is missing or empty, or its id is"
+            " repeated"
+        )
+    }
     stages = {name: asdict(stage) for name, stage in settings.stages.items()}  # type: ignore[call-overload]
     for name, stage in settings.stages.items():
         rules |= stage.meanings()
@@ -252,18 +307,26 @@ def main(words: Sequence[str] | None = None) -> int:
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
     top = build_parser("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
     top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
-    top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
+    top.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9"
+    )
     about = "local files; repeatable; the other sources of the settings are left out"
-    top.add_argument("--input", nargs="+", action="extend", default=[], metavar="SOURCE[:SPLIT]=FILE", help=about)
+    top.add_argument(
+        "--input", nargs="+", action="extend", default=[], metavar="SOURCE[:SPLIT]=FILE", help=about
+    )
     top.add_argument("--source", metavar="NAME", help="in place of the column source")
-    about = "share of the training rows that stay, such as 0.9; the others are for testing (default: 1)"
+    about = (
+        "share of the training rows that stay, such as 0.9; the others are for testing (default: 1)"
+    )
     top.add_argument("--split", type=float, default=1.0, metavar="SHARE", help=about)
     top.add_argument("--output-dir", type=Path, required=True)
     options = top.parse_intermixed_args(words)
     if not 0 < options.split <= 1:
         top.error(f"--split {options.split} must be above 0 and at most 1")
     settings = load_settings(options.settings, options.overrides)
-    paths = run(settings, options.output_dir, parse_files(options.input), options.source, options.split)
+    paths = run(
+        settings, options.output_dir, parse_files(options.input), options.source, options.split
+    )
     return validate.main(list(map(str, paths)))
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record of what became of rows: counts by source and rule, samples, and the report of them in Markdown."""
+"""Record of what became of rows: counts by source and rule, samples, and the report of them in
+Markdown."""
 
 import json
 from collections import Counter, defaultdict
@@ -23,7 +24,8 @@ def replace_half_characters(text: str) -> str:
 
 
 class Tally:
-    """Counts rows by ``(split, data_source)`` and rule, keeps samples and the lines of ``removed.jsonl``.
+    """Counts rows by ``(split, data_source)`` and rule, keeps samples and the lines of
+    ``removed.jsonl``.
 
     ``parts`` are what removes rows, in the order of the lines in that file.
 
@@ -43,11 +45,23 @@ class Tally:
         self._lines: dict[str, list[str]] = {part: [] for part in parts}
 
     def remove(
-        self, part: str, removal: Removal, split: str, source: str, file: str, row: int, shown: Mapping[str, str]
+        self,
+        part: str,
+        removal: Removal,
+        split: str,
+        source: str,
+        file: str,
+        row: int,
+        shown: Mapping[str, str],
     ) -> None:
         """Count and list a removed row; ``shown`` is what a sample shows of it."""
-        rule, details = removal.rule, dict(removal.details)
-        place = {"file": file, "row": row, "evidence": replace_half_characters(removal.evidence[:MAX_SHOWN])}
+        rule = removal.rule
+        details = dict(removal.details)
+        place = {
+            "file": file,
+            "row": row,
+            "evidence": replace_half_characters(removal.evidence[:MAX_SHOWN]),
+        }
         self._removed[split, source][rule] += 1
         if "task" in details:
             self.given_away[details["task"], details["level"]].append(str(details["task_row"]))
@@ -56,7 +70,9 @@ class Tally:
             texts = {key: replace_half_characters(text[:MAX_SHOWN]) for key, text in shown.items()}
             samples.append({**place, **texts, **details})
         line = {"split": split, "data_source": source, "rule": rule, **place}
-        self._lines[part].append(json.dumps(line | ({"details": details} if details else {})) + "\n")
+        self._lines[part].append(
+            json.dumps(line | ({"details": details} if details else {})) + "\n"
+        )
 
     def describe(self, rules: Mapping[str, str]) -> dict[str, Any]:
         """Return counts and samples as JSON, with the rules in this order."""
@@ -67,14 +83,21 @@ class Tally:
             read = self.read[split, source]
             counted = {"read": read, "removed": removed, "written": read - sum(removed.values())}
             sources.append({"split": split, "data_source": source, **counted})
-        samples = [{"split": split, "rule": rule, "rows": rows} for (split, rule), rows in self._samples.items()]
+        samples = [
+            {"split": split, "rule": rule, "rows": rows}
+            for (split, rule), rows in self._samples.items()
+        ]
         order = list(rules)
         samples.sort(key=lambda found: (order.index(found["rule"]), found["split"]))
         return {"rules": dict(rules), "sources": sources, "samples": samples}
 
     def write(self, folder: Path, report: Mapping[str, Any]) -> None:
-        """Write ``removed.jsonl``, a line for every removed row, ``report.json`` and ``report.md``."""
-        write_text(folder / "removed.jsonl", "".join(line for lines in self._lines.values() for line in lines))
+        """Write ``removed.jsonl``, a line for every removed row, ``report.json`` and
+        ``report.md``."""
+        write_text(
+            folder / "removed.jsonl",
+            "".join(line for lines in self._lines.values() for line in lines),
+        )
         write_json(folder / "report.json", report)
         write_text(folder / "report.md", markdown(report))
 
@@ -87,24 +110,36 @@ def markdown(report: Mapping[str, Any]) -> str:
     page.text("Rows by source, and how many each rule removed; the first that applies counts.")
     rows = []
     for found in sources:
-        counts = [found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]]
+        counts = [
+            found["read"],
+            *(found["removed"].get(name, 0) for name in used),
+            found["written"],
+        ]
         rows.append([found["split"], found["data_source"], *(f"{n:,}" for n in counts)])
     page.table(["split", "data source", "read", *used, "written"], rows)
     page.bullets([f"{name}: {meaning}" for name, meaning in report["rules"].items()])
     page.text("Inputs: " + ", ".join(report["inputs"]) + ".")
     if report.get("notes"):
         page.heading("Counted")
-        page.table(["stage: what", "number"], [[name, f"{n:,}"] for name, n in report["notes"].items()])
+        page.table(
+            ["stage: what", "number"], [[name, f"{n:,}"] for name, n in report["notes"].items()]
+        )
     if report.get("compared"):
         page.heading("Test problems that were given away")
         if report["contamination"]:
             header = ["task", "level", "training rows removed", "test rows that they give away"]
             hits = [list(found.values()) for found in report["contamination"]]
-            page.table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
+            page.table(
+                header,
+                [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits],
+            )
         page.bullets(report["compared"])
     for samples in report["samples"]:
         page.heading(f"Removed from {samples['split']} by {samples['rule']}")
         keys = ("evidence", "problem", "answer")
-        shown = [[f"{row['file']} {row['row']}", *(row.get(key, "") for key in keys)] for row in samples["rows"]]
+        shown = [
+            [f"{row['file']} {row['row']}", *(row.get(key, "") for key in keys)]
+            for row in samples["rows"]
+        ]
         page.table(["row", "seen", "problem", "answer"], shown)
     return page.markdown()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of all kinds, and their sources: a set on the hub or in local files, its splits and rows."""
+"""Problems of all kinds, and their sources: a set on the hub or in local files, its splits and
+rows."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,8 @@ TRAIN_TEST = {"train": "train", "test": "test"}
 class SourceProblem:
     """The fields that problems of all kinds have.
 
-    ``index`` is the number of the row in its source and split, from 0; ``row`` that in its file, from 1.
+    ``index`` is the number of the row in its source and split, from 0; ``row`` that in its file,
+    from 1.
     """
 
     data_source: str
@@ -85,10 +87,13 @@ class ProblemSource:
         """Turn a row into a problem. Raises BadRow."""
         if isinstance(raw, BadRow):
             raise raw
-        fields, name = self.parse(raw), self.data_source or self.name
+        fields = self.parse(raw)
+        name = self.data_source or self.name
         if "{source}" in name:
             if "source" not in raw:
-                raise BadRow(f"no column source; {describe_columns(raw)}; --source NAME stands for it")
+                raise BadRow(
+                    f"no column source; {describe_columns(raw)}; --source NAME stands for it"
+                )
             name = name.replace("{source}", read_cell(cell(raw, "source"), "source"))
         found = {"data_source": name, "split": split, "index": index, **place, **fields}
         return self.kind(**found)  # type: ignore[no-any-return]
@@ -114,7 +119,12 @@ class SplitRows:
         if self.path is not None:
             rows = read_source(self.path)
         else:
-            rows = hub_rows(source.hub, source.config, source.hub_splits[self.split], source.hub_files.get(self.split))
+            rows = hub_rows(
+                source.hub,
+                source.config,
+                source.hub_splits[self.split],
+                source.hub_files.get(self.split),
+            )
         return rows if source.joined is None else source.joined(rows)
 
 
@@ -123,25 +133,33 @@ def find_splits(
 ) -> list[SplitRows]:
     """Return the splits of a source: those of ``files``, else below ``data_dir``, else on the hub.
 
-    A file of the split ``all`` is for training. Without ``splits`` all are returned. SourceError: one is missing.
+    A file of the split ``all`` is for training. Without ``splits`` all are returned. SourceError:
+    one is missing.
     """
     if files:
         named = {"train" if split == "all" else split: path for split, path in files.items()}
         if len(named) < len(files):
-            raise SourceError(f"--input {source.name}=FILE and {source.name}:train=FILE are the same")
+            raise SourceError(
+                f"--input {source.name}=FILE and {source.name}:train=FILE are the same"
+            )
         found = [SplitRows(source, split, path) for split, path in named.items()]
     elif data_dir is not None:
-        found = [SplitRows(source, split, data_dir / local) for split, local in source.local.items()]
+        found = [
+            SplitRows(source, split, data_dir / local) for split, local in source.local.items()
+        ]
     else:
         found = [SplitRows(source, split) for split in source.hub_splits]
     missing = [split for split in splits if split not in [given.split for given in found]]
     if missing:
-        raise SourceError(f"{source.name} has no {missing[0]} split here; leave that split out, or give --input")
+        raise SourceError(
+            f"{source.name} has no {missing[0]} split here; leave that split out, or give --input"
+        )
     return [given for given in found if not splits or given.split in splits]
 
 
 def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
-    """Yield split, index in it from 0, number in the file and content of all rows; those with a repeated id are bad.
+    """Yield split, index in it from 0, number in the file and content of all rows; those with a
+    repeated id are bad.
 
     SourceError: an input cannot be read or has no rows.
     """
@@ -158,15 +176,20 @@ def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, i
 def _reject_repeated(source: ProblemSource, row: Raw, ids: set[bytes]) -> Raw:
     if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
         return row
-    key = hashlib.blake2b(repr((source.name, row[source.id_column])).encode(), digest_size=16).digest()
+    key = hashlib.blake2b(
+        repr((source.name, row[source.id_column])).encode(), digest_size=16
+    ).digest()
     if key in ids:
         return BadRow(f"{source.id_column} {row[source.id_column]!r} was there before")
     ids.add(key)
     return row
 
 
-def parse_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -> Iterator[tuple[int, T | BadRow]]:
-    """Yield the number of each row of a file with what ``parse`` makes of row, file and number, or with a BadRow."""
+def parse_rows(
+    path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]
+) -> Iterator[tuple[int, T | BadRow]]:
+    """Yield the number of each row of a file with what ``parse`` makes of row, file and number, or
+    with a BadRow."""
     for number, raw in read_source(path):
         try:
             yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)

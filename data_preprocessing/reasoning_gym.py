@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems of reasoning-gym in verl's RL schema; the scorers of their tasks judge responses.
 
-    python -m data_preprocessing.reasoning_gym chain_sum --size 2000 --set max_terms=3 --output-dir data/chain_sum
-    python -m data_preprocessing.reasoning_gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 --output-dir data/mix
+    python -m data_preprocessing.reasoning_gym chain_sum --size 2000 --set max_terms=3 \\
+        --output-dir data/chain_sum
+    python -m data_preprocessing.reasoning_gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 \\
+        --output-dir data/mix
 
-Needs the extra ``reasoning-gym``. ``TASK=WEIGHT`` is a share of the rows. ``--set NAME=VALUE`` is for all tasks,
-``TASK.NAME=VALUE`` for one. Parameters are those of the library, ``threshold``, the least score that makes an answer
-right (1), and ``extraction``, the style in which responses state answers (boxed; gsm8k, lenient).
+Needs the extra ``reasoning-gym``. ``TASK=WEIGHT`` is a share of the rows. ``--set NAME=VALUE`` is
+for all tasks, ``TASK.NAME=VALUE`` for one. Parameters are those of the library, ``threshold``, the
+least score that makes an answer right (1), and ``extraction``, the style in which responses state
+answers (boxed; gsm8k, lenient).
 
-Writes ``train.parquet`` and ``test.parquet``, which share no problem; the same command writes the same bytes. Then
-checks them as ``data_preprocessing.validate`` does. Exits with 2 and one line when nothing can be written.
+Writes ``train.parquet`` and ``test.parquet``, which share no problem; the same command writes the
+same bytes. Then checks them as ``data_preprocessing.validate`` does. Exits with 2 and one line when
+nothing can be written.
 """
 
 import random
@@ -27,7 +31,8 @@ from prime_ext.utils.rows import SourceError
 
 
 def read_weights(words: Sequence[str]) -> dict[str, float]:
-    """Return the weight of each ``TASK`` (1) or ``TASK=WEIGHT``. ``SourceError``: it is not positive, or twice."""
+    """Return the weight of each ``TASK`` (1) or ``TASK=WEIGHT``. ``SourceError``: it is not
+    positive, or twice."""
     weights: dict[str, float] = {}
     for word in words:
         task, equals, weight = word.partition("=")
@@ -36,18 +41,23 @@ def read_weights(words: Sequence[str]) -> dict[str, float]:
         except ValueError:
             number = 0.0
         if not 0 < number < float("inf") or task in weights:
-            raise SourceError(f"{word} must be TASK or TASK=WEIGHT, with a positive weight, and each task once")
+            raise SourceError(
+                f"{word} must be TASK or TASK=WEIGHT, with a positive weight, and each task once"
+            )
         weights[task] = number
     return weights
 
 
 def add_parameters(tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """Return tasks with the parameters of ``--set``. ``SourceError``: one is unknown or wrong, or of no task."""
+    """Return tasks with the parameters of ``--set``. ``SourceError``: one is unknown or wrong, or
+    of no task."""
     named = {task: task for task in tasks}
     for setting in settings:
         owner, dot, _ = setting.partition("=")[0].rpartition(".")
         if dot and owner not in named:
-            raise SourceError(f"--set {setting}: {owner} is not one of the tasks {', '.join(tasks)}")
+            raise SourceError(
+                f"--set {setting}: {owner} is not one of the tasks {', '.join(tasks)}"
+            )
         for task in [owner] if dot else tasks:
             named[task] += f":{setting.removeprefix(owner + dot)}"
     for text in named.values():
@@ -61,16 +71,25 @@ def share(total: int, weights: Sequence[float]) -> list[int]:
     return [end - start for start, end in zip(ends, ends[1:], strict=False)]
 
 
-def make_rows(text: str, counts: Mapping[str, int], prompt: str, seed: int) -> dict[str, list[dict[str, Any]]]:
+def make_rows(
+    text: str, counts: Mapping[str, int], prompt: str, seed: int
+) -> dict[str, list[dict[str, Any]]]:
     """Return rows of one task by split, without their index; ``counts`` are of each split."""
-    task, problems = load_task(PREFIX + text), generate(text, sum(counts.values()), seed)
+    task = load_task(PREFIX + text)
+    problems = generate(text, sum(counts.values()), seed)
     if prompt not in task.prompts:
         raise SourceError(f"{task.name} has no prompt {prompt!r}; it has {', '.join(task.prompts)}")
     made = {}
     for split, count in counts.items():
         read = [task.problem(next(problems)) for _ in range(count)]
         made[split] = [
-            rl_row(task.data_source, task.messages(one, prompt), task.ability, one.gold, {"split": split})
+            rl_row(
+                task.data_source,
+                task.messages(one, prompt),
+                task.ability,
+                one.gold,
+                {"split": split},
+            )
             for one in read
         ]
     return made
@@ -102,8 +121,12 @@ def main(words: Sequence[str] | None = None) -> int:
     top = build_parser("reasoning_gym", __doc__)
     top.add_argument("tasks", nargs="+", metavar="TASK[=WEIGHT]")
     top.add_argument("--set", nargs="+", action="extend", default=[], metavar="[TASK.]NAME=VALUE")
-    top.add_argument("--size", type=positive, default=2000, help="training problems (default: 2000)")
-    top.add_argument("--test-size", type=positive, default=256, help="held-out problems (default: 256)")
+    top.add_argument(
+        "--size", type=positive, default=2000, help="training problems (default: 2000)"
+    )
+    top.add_argument(
+        "--test-size", type=positive, default=256, help="held-out problems (default: 256)"
+    )
     top.add_argument("--seed", type=int, default=0)
     about = "default asks for a box; question has the question alone"
     top.add_argument("--prompt", default="default", help=about)

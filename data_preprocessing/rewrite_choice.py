@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple-choice problems rewritten as open questions by a model, with the gold answer that belongs to them.
+"""Multiple-choice problems rewritten as open questions by a model, with the gold answer that
+belongs to them.
 
-    python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl --output-dir data/open BACKEND
+    python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl \\
+        --output-dir data/open BACKEND
 
-Reads what the pipeline puts aside as multiple choice. A problem is asked about up to --tries times, each with a seed of
-its own; what cannot be rewritten is removed and listed.
+Reads what the pipeline puts aside as multiple choice. A problem is asked about up to --tries times,
+each with a seed of its own; what cannot be rewritten is removed and listed.
 
-These are the second and third stage of PRIME's math data (arXiv 2502.01456, appendix on data). There the reference is
-read from a solution that a model rewrites. Here it is the text of the option that the gold letter names, and what the
-model writes is compared with the original.
+These are the second and third stage of PRIME's math data (arXiv 2502.01456, appendix on data).
+There the reference is read from a solution that a model rewrites. Here it is the text of the option
+that the gold letter names, and what the model writes is compared with the original.
 """
 
 import re
@@ -22,7 +24,13 @@ from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import Outcome, Row, extract_problem, run_model_stage, stage_parser
+from data_preprocessing.model_stage import (
+    Outcome,
+    Row,
+    extract_problem,
+    run_model_stage,
+    stage_parser,
+)
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
 
@@ -31,12 +39,21 @@ SAMPLING = Sampling(temperature=0.8, max_new_tokens=2048)
 TRIES = 10
 RULES = {
     "options_unread": "where the options begin and end cannot be told with certainty",
-    "gold_not_an_option": "the gold answer is neither the letter nor the value of one of the options",
-    "refers_to_options": "asks which of the options something is true of, or which is closest to something",
+    "gold_not_an_option": (
+        "the gold answer is neither the letter nor the value of one of the options"
+    ),
+    "refers_to_options": (
+        "asks which of the options something is true of, or which is closest to something"
+    ),
     "needs_options": "the model says that it cannot be answered without its options",
     "malformed": "none of the model's answers has the form that it was asked for",
-    "unfaithful": "every rewriting loses or adds numbers, gives the answer away, or still speaks of options",
-    **{f"rewritten_{name}": f"the open question: {rule.meaning}" for name, rule in MATH_RULES.items()},
+    "unfaithful": (
+        "every rewriting loses or adds numbers, gives the answer away, or still speaks of options"
+    ),
+    **{
+        f"rewritten_{name}": f"the open question: {rule.meaning}"
+        for name, rule in MATH_RULES.items()
+    },
 }
 SYSTEM = "You turn multiple-choice questions of mathematics into open questions."
 INSTRUCTION = """\
@@ -74,7 +91,7 @@ END
 
 The question:
 
-"""
+"""  # noqa: E501
 _FORM = re.compile(
     r"\s*REWRITABLE:[ \t]*(?:no[ \t]*\nREASON:[ \t]*(?P<why>\S[^\n]*)"
     r"|yes[ \t]*\nREASON:[ \t]*\S[^\n]*\nQUESTION:[ \t]*\n(?P<question>.*\S.*?))\nEND\s*",
@@ -85,7 +102,9 @@ _REFERS = re.compile(
     r"|\b(?:which|any|none|all|one)\s+of\s+(?:these|the\s+(?:above|below|options|choices))\b",
     re.IGNORECASE,
 )
-_MENTIONS = re.compile(r"\b(?:options?|choices?|alternatives?)\b|\bof\s+the\s+following\b", re.IGNORECASE)
+_MENTIONS = re.compile(
+    r"\b(?:options?|choices?|alternatives?)\b|\bof\s+the\s+following\b", re.IGNORECASE
+)
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 LETTERS = "ABCDEFGHIJ"
@@ -93,7 +112,9 @@ MIN_OPTIONS = 3
 _FONT = r"\\(?:text|textbf|textrm|textit|mathrm|mathbf|bf|rm)"
 _LABELS = tuple(
     {
-        letter: re.compile(rf"{_FONT}\s*\{{\s*{form.format(letter)}(?:\s|\\ |~)*\}}|{form.format(letter)}")
+        letter: re.compile(
+            rf"{_FONT}\s*\{{\s*{form.format(letter)}(?:\s|\\ |~)*\}}|{form.format(letter)}"
+        )
         for letter in LETTERS
     }
     for form in LABEL_FORMS
@@ -114,7 +135,8 @@ class Choice:
 
 
 def read_options(problem: str) -> Choice | None:
-    """Return the parts of a problem that ends with its options; None if they cannot be told apart with certainty."""
+    """Return the parts of a problem that ends with its options; None if they cannot be told apart
+    with certainty."""
     for labels in _LABELS:
         marks = _marks(problem, labels)
         if len(marks) < MIN_OPTIONS:
@@ -132,7 +154,8 @@ def read_options(problem: str) -> Choice | None:
 
 
 def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
-    """Return the matches of the labels A, B, C, ... in order, from the last A that has a B and a C after it."""
+    """Return the matches of the labels A, B, C, ... in order, from the last A that has a B and a C
+    after it."""
     for first in reversed(list(labels["A"].finditer(problem))):
         marks = [first]
         for letter in LETTERS[1:]:
@@ -146,7 +169,8 @@ def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[st
 
 
 def _clean_option(text: str) -> str:
-    """Return an option without the separators around it and the mathematics delimiters around all of it."""
+    """Return an option without the separators around it and the mathematics delimiters around all
+    of it."""
     before = None
     while text != before:
         before = text
@@ -173,15 +197,19 @@ def _stem(text: str) -> str:
 
 
 def find_option(gold: str, choice: Choice) -> str | None:
-    """Return the letter of the option that a gold answer names, such as ``\\text{(B)}`` or ``B) 12``, or None."""
+    """Return the letter of the option that a gold answer names, such as ``\\text{(B)}`` or ``B)
+    12``, or None."""
     found = _GOLD_LETTER.fullmatch(_GOLD_MARKUP.sub(" ", gold).strip())
     return found[1] if found and found[1] in choice.options else None
 
 
 def parse_question(text: str) -> tuple[str, str] | None:
-    """Return the open question, or an empty text and why there is none; None if the answer has neither form."""
+    """Return the open question, or an empty text and why there is none; None if the answer has
+    neither form."""
     found = _FORM.fullmatch(text.replace("\r\n", "\n"))
-    return None if found is None else ((found["question"] or "").strip(), (found["why"] or "").strip())
+    return (
+        None if found is None else ((found["question"] or "").strip(), (found["why"] or "").strip())
+    )
 
 
 def numbers(text: str) -> set[str]:
@@ -191,7 +219,8 @@ def numbers(text: str) -> set[str]:
 
 def find_fault(choice: Choice, gold: str, question: str) -> str | None:
     """Return what is wrong with an open question, or None."""
-    before, after = numbers(choice.stem), numbers(question)
+    before = numbers(choice.stem)
+    after = numbers(question)
     if before - after:
         return f"lost {', '.join(sorted(before - after))}"
     if after - before:
@@ -205,29 +234,40 @@ def find_fault(choice: Choice, gold: str, question: str) -> str | None:
 
 
 def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
-    """Lead the dialogue about a row: up to ``tries`` answers, each with a seed of its own, until one can be used."""
-    problem, gold = extract_problem(row), row["reward_model"]["ground_truth"]
+    """Lead the dialogue about a row: up to ``tries`` answers, each with a seed of its own, until
+    one can be used."""
+    problem = extract_problem(row)
+    gold = row["reward_model"]["ground_truth"]
     choice = read_options(problem)
     if choice is None:
         return Removal("options_unread", problem[-200:])
     letter = find_option(gold, choice)
     if letter is None:
-        verdicts = yield [Judge("math", f"\\boxed{{{text}}}", gold) for text in choice.options.values()]
+        verdicts = yield [
+            Judge("math", f"\\boxed{{{text}}}", gold) for text in choice.options.values()
+        ]
         if not any(verdict.correct for verdict in verdicts):
-            return Removal("gold_not_an_option", f"{gold}; options {', '.join(choice.options.values())}")
+            return Removal(
+                "gold_not_an_option", f"{gold}; options {', '.join(choice.options.values())}"
+            )
     else:
         gold = choice.options[letter]
     refers = _REFERS.search(choice.stem)
     if refers is not None:
         return Removal("refers_to_options", refers[0])
     removal = Removal("malformed", "")
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": INSTRUCTION + problem}]
+    messages = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": INSTRUCTION + problem},
+    ]
     for attempt in range(tries):
         said: Sequence[Response] = yield [Ask(messages, attempt=attempt)]
         read = None if said[0].finish == "length" else parse_question(said[0].text)
         if read is None:
             # A fault of content says more than one of form.
-            removal = removal if removal.rule == "unfaithful" else Removal("malformed", said[0].text)
+            removal = (
+                removal if removal.rule == "unfaithful" else Removal("malformed", said[0].text)
+            )
             continue
         question, why = read
         if not question:
@@ -248,16 +288,24 @@ def _replace_question(row: Row, question: str, gold: str) -> Outcome:
     *system, user = row["prompt"]
     suffix = user["content"][len(extract_problem(row)) :]
     prompt = [*system, {**user, "content": question + suffix}]
-    return [{**row, "prompt": prompt, "reward_model": {**row["reward_model"], "ground_truth": gold}}]
+    return [
+        {**row, "prompt": prompt, "reward_model": {**row["reward_model"], "ground_truth": gold}}
+    ]
 
 
 @program("rewrite_choice")
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("rewrite_choice", __doc__, SAMPLING)
-    top.add_argument("--tries", type=positive, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
+    top.add_argument(
+        "--tries",
+        type=positive,
+        default=TRIES,
+        help=f"answers per problem at most (default: {TRIES})",
+    )
     options = top.parse_args(words)
     settings = {"tries": options.tries}
-    title, dialogue = "Multiple choice to open questions", partial(rewrite, **settings)
+    title = "Multiple choice to open questions"
+    dialogue = partial(rewrite, **settings)
     return run_model_stage(options, dialogue, title=title, rules=RULES, settings=settings)
 
 

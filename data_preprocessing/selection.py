@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The final selection of math problems by the votes of ``data_preprocessing.validate_votes``. No model is asked.
+"""The final selection of math problems by the votes of ``data_preprocessing.validate_votes``. No
+model is asked.
 
-    python -m data_preprocessing.selection --input data/voted/train.parquet --output-dir data/selected
+    python -m data_preprocessing.selection --input data/voted/train.parquet \\
+        --output-dir data/selected
 
-PRIME describes its final selection in prose (arXiv 2502.01456, section and appendix on data): those problems stay that
-are consistently found solvable, whose solutions agree, and whose agreed answer is the reference. The thresholds are
-options; their defaults are a clear majority, three of five. Rows of other verifiers than the math verifier pass.
+PRIME describes its final selection in prose (arXiv 2502.01456, section and appendix on data): those
+problems stay that are consistently found solvable, whose solutions agree, and whose agreed answer
+is the reference. The thresholds are options; their defaults are a clear majority, three of five.
+Rows of other verifiers than the math verifier pass.
 """
 
 import argparse
@@ -27,14 +30,20 @@ RULES = {
 }
 
 
-def find_reason(votes: Sequence[Votes], min_solvable: float, min_agreement: float) -> Removal | None:
+def find_reason(
+    votes: Sequence[Votes], min_solvable: float, min_agreement: float
+) -> Removal | None:
     """Return why a problem goes, by one of :data:`RULES`; None if it stays.
 
     ``min_solvable`` and ``min_agreement`` are shares of the solutions of each model that voted.
     """
     if not votes:
         return Removal("no_votes", "")
-    reasons = [reason for one in votes if (reason := _find_model_reason(one, min_solvable, min_agreement)) is not None]
+    reasons = [
+        reason
+        for one in votes
+        if (reason := _find_model_reason(one, min_solvable, min_agreement)) is not None
+    ]
     return min(reasons, key=lambda reason: list(RULES).index(reason.rule), default=None)
 
 
@@ -47,12 +56,15 @@ def _find_model_reason(votes: Votes, min_solvable: float, min_agreement: float) 
     if votes.answer is None or votes.agreeing < agreeing:
         return Removal("disagreement", f"{votes.agreeing} {of} give {votes.answer}")
     if not votes.answer_matches:
-        return Removal("mismatch", f"{votes.agreeing} {of} give {votes.answer}, {votes.matching} the reference")
+        return Removal(
+            "mismatch", f"{votes.agreeing} {of} give {votes.answer}, {votes.matching} the reference"
+        )
     return None
 
 
 def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> Outcome:
-    """Return the row, or why it goes. Raises SourceError: it has other votes than those of ``validate_votes``."""
+    """Return the row, or why it goes. Raises SourceError: it has other votes than those of
+    ``validate_votes``."""
     if find_source(row["data_source"]).task != "math":
         return [row]
     try:

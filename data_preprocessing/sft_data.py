@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """SFT data: problems answered by a teacher in a form that is checked, as chats for verl.
 
-    python -m data_preprocessing.sft_data --input problems.jsonl --output-dir data/sft --name numina BACKEND
-    python -m data_preprocessing.sft_data --input data/math/train.parquet --output-dir data/sft BACKEND
-    python -m data_preprocessing.sft_data --form chains --input data/numeric/train.parquet --output-dir data/chains \\
+    python -m data_preprocessing.sft_data --input problems.jsonl --output-dir data/sft \\
+        --name numina BACKEND
+    python -m data_preprocessing.sft_data --input data/math/train.parquet \\
+        --output-dir data/sft BACKEND
+    python -m data_preprocessing.sft_data --form chains --input data/numeric/train.parquet \\
+        --output-dir data/chains \\
         --responses 4 --temperature 0.8 --top-p 1 BACKEND
 
-A response stays if it keeps to the form and, where there is a gold answer, is graded correct; otherwise the teacher is
-asked again, up to --tries times, each with a seed of its own.
+A response stays if it keeps to the form and, where there is a gold answer, is graded correct;
+otherwise the teacher is asked again, up to --tries times, each with a seed of its own.
 
---form actions: the teacher sees a long prompt that explains the seven actions, the student the short one of RL. Input
-is RL rows or an instruction set; with --ability math the gold answer is that of the column answer or expected_answer,
-or the last box of the column solution.
+--form actions: the teacher sees a long prompt that explains the seven actions, the student the
+short one of RL. Input is RL rows or an instruction set; with --ability math the gold answer is that
+of the column answer or expected_answer, or the last box of the column solution.
 
 --form chains: the teacher sees one worked example and the prompt of a row of the six numeric sets.
 """
@@ -62,11 +65,20 @@ RULES = {
     "wrong_answer": "no response in the right form has the gold answer",
     "ungraded": "the verifier could not grade the response",
 }
-_TEXT, _COUNT = pa.string(), pa.int32()
-_EXTRA = {"split": _TEXT, "index": pa.int64(), "response": _COUNT, "tries": _COUNT, "ground_truth": _TEXT}
+_TEXT = pa.string()
+_COUNT = pa.int32()
+_EXTRA = {
+    "split": _TEXT,
+    "index": pa.int64(),
+    "response": _COUNT,
+    "tries": _COUNT,
+    "ground_truth": _TEXT,
+}
 _MESSAGES = pa.list_(pa.struct({"role": _TEXT, "content": _TEXT}))
 # What verl's SFT trainer reads is ``messages``; the rest says where a conversation comes from.
-SCHEMA = pa.schema({"messages": _MESSAGES, "data_source": _TEXT, "ability": _TEXT, "extra_info": pa.struct(_EXTRA)})
+SCHEMA = pa.schema(
+    {"messages": _MESSAGES, "data_source": _TEXT, "ability": _TEXT, "extra_info": pa.struct(_EXTRA)}
+)
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=4096)
 # The first of these columns that a row has is the problem.
 KNOWN_COLUMNS = ("question", "problem", "prompt", "instruction", "text")
@@ -80,15 +92,23 @@ _PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.;:]? +){5}[A-Za-z]{2,}")
 
 
 def read_question(row: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
-    """Return the texts of the named columns (default: the first known one), of a chat its user's, else BadRow."""
+    """Return the texts of the named columns (default: the first known one), of a chat its user's,
+    else BadRow."""
     names = columns or [name for name in KNOWN_COLUMNS if name in row][:1]
     missing = [name for name in names if name not in row]
     if missing or not names:
-        raise BadRow(f"no column {missing[0] if missing else 'with a question'}; it has {', '.join(map(str, row))}")
+        raise BadRow(
+            f"no column {missing[0] if missing else 'with a question'}; it has"
+            f" {', '.join(map(str, row))}"
+        )
     texts = []
     for value in (row[name] for name in names):
         if isinstance(value, list) and all(isinstance(message, Mapping) for message in value):
-            value = "\n".join(str(message.get("content", "")) for message in value if message.get("role") == "user")
+            value = "\n".join(
+                str(message.get("content", ""))
+                for message in value
+                if message.get("role") == "user"
+            )
         if not isinstance(value, str) or not value.strip() or not is_whole(value):
             raise BadRow(f"the question must be a text that is not empty, got {str(value)[:40]!r}")
         texts.append(value.strip())
@@ -98,9 +118,11 @@ def read_question(row: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
 def problem_row(
     raw: Mapping[str, Any], path: Path, number: int, name: str, ability: str, columns: Sequence[str]
 ) -> Row:
-    """Return a row as one of RL, with ``judge``, the data source that selects the verifier. Raises BadRow.
+    """Return a row as one of RL, with ``judge``, the data source that selects the verifier. Raises
+    BadRow.
 
-    Rows of instruction sets get ``name`` and ``ability``, a prompt without the suffix of RL, and a gold answer or None.
+    Rows of instruction sets get ``name`` and ``ability``, a prompt without the suffix of RL, and a
+    gold answer or None.
     """
     if isinstance(raw.get("reward_model"), Mapping):
         row = check_row(raw)
@@ -109,7 +131,10 @@ def problem_row(
     name = name or path.name.split(".")[0]
     prompt = [{"role": "user", "content": read_question(raw, columns)}]
     gold: Any = read_gold(raw) if ability == "math" else None
-    return {**rl_row(name, prompt, ability, gold, {"split": "train", "index": number - 1}), "judge": MATH}
+    return {
+        **rl_row(name, prompt, ability, gold, {"split": "train", "index": number - 1}),
+        "judge": MATH,
+    }
 
 
 def read_gold(raw: Mapping[str, Any]) -> str | None:
@@ -121,7 +146,9 @@ def read_gold(raw: Mapping[str, Any]) -> str | None:
             gold = gsm8k_row(raw)["answer"]
         else:
             # Whatever the column of the problem is called.
-            gold = read_solved({"problem": "-", **{name: raw[name] for name in raw if name != "question"}})["answer"]
+            gold = read_solved(
+                {"problem": "-", **{name: raw[name] for name in raw if name != "question"}}
+            )["answer"]
     except BadRow:
         return None
     return gold if gold and not _PROSE.search(gold) and check_gold(gold) is None else None
@@ -157,23 +184,31 @@ def teach(
     responses: int,
     tries: int,
 ) -> Dialogue[list[Row] | Removal]:
-    """Ask for different responses in the right form and, where there is a gold answer, with the right answer.
+    """Ask for different responses in the right form and, where there is a gold answer, with the
+    right answer.
 
-    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is learned, or what is
-    wrong with its form; ``judge`` is the data source that selects the verifier. Returns different rows of
-    :data:`SCHEMA`, or what was wrong with the last answer.
+    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is
+    learned, or what is wrong with its form; ``judge`` is the data source that selects the verifier.
+    Returns different rows of :data:`SCHEMA`, or what was wrong with the last answer.
     """
-    gold, extra = row["reward_model"]["ground_truth"], row["extra_info"]
+    gold = row["reward_model"]["ground_truth"]
+    extra = row["extra_info"]
     found: dict[int, tuple[str, int]] = {}
     removal = Removal("truncated", "")
     for attempt in range(tries):
         missing = [number for number in range(responses) if number not in found]
         if not missing:
             break
-        said: Sequence[Response] = yield [Ask(prompt, sample=number, attempt=attempt) for number in missing]
+        said: Sequence[Response] = yield [
+            Ask(prompt, sample=number, attempt=attempt) for number in missing
+        ]
         good: dict[int, str] = {}
         for number, answer in zip(missing, said, strict=True):
-            text = Removal("truncated", answer.text[-200:]) if answer.finish == "length" else read(answer.text)
+            text = (
+                Removal("truncated", answer.text[-200:])
+                if answer.finish == "length"
+                else read(answer.text)
+            )
             if isinstance(text, Removal):
                 removal = text
             else:
@@ -181,7 +216,9 @@ def teach(
         if gold is None:
             found |= {number: (text, attempt + 1) for number, text in good.items()}
             continue
-        verdicts: Sequence[Verdict] = yield [Judge(judge, text, gold, extra) for text in good.values()]
+        verdicts: Sequence[Verdict] = yield [
+            Judge(judge, text, gold, extra) for text in good.values()
+        ]
         for (number, text), verdict in zip(good.items(), verdicts, strict=True):
             if verdict.correct:
                 found[number] = (text, attempt + 1)
@@ -191,9 +228,17 @@ def teach(
     unique: dict[str, Row] = {}
     for number, (text, n_tries) in sorted(found.items()):
         index = extra["index"] if isinstance(extra["index"], int) else None
-        source = {"split": extra.get("split") or "train", "index": index, "response": number, "tries": n_tries}
+        source = {
+            "split": extra.get("split") or "train",
+            "index": index,
+            "response": number,
+            "tries": n_tries,
+        }
         conversation = {
-            "messages": [*(dict(message) for message in shown), {"role": "assistant", "content": text}],
+            "messages": [
+                *(dict(message) for message in shown),
+                {"role": "assistant", "content": text},
+            ],
             "data_source": row["data_source"],
             "ability": row["ability"],
             "extra_info": {**source, "ground_truth": gold},
@@ -202,8 +247,11 @@ def teach(
     return list(unique.values()) or removal
 
 
-def answer_in_actions(row: Row, model: str, system: str, responses: int, tries: int) -> Dialogue[Outcome]:
-    """Lead the dialogue about a problem; the suffix says how the answer is written, to teacher and student."""
+def answer_in_actions(
+    row: Row, model: str, system: str, responses: int, tries: int
+) -> Dialogue[Outcome]:
+    """Lead the dialogue about a problem; the suffix says how the answer is written, to teacher and
+    student."""
     user = {"role": "user", "content": extract_problem(row) + SUFFIXES.get(row["ability"], "")}
     shown = [{"role": "system", "content": system}, user] if system else [user]
     prompt = [{"role": "system", "content": TEACHER_PROMPT}, user]
@@ -211,25 +259,49 @@ def answer_in_actions(row: Row, model: str, system: str, responses: int, tries: 
     return teach(row, prompt, shown, read, row["judge"], responses=responses, tries=tries)
 
 
-def answer_in_chains(row: Row, model: str, min_steps: int, responses: int, tries: int) -> Dialogue[Outcome]:
-    """Lead the dialogue about a row: the teacher sees one worked example, then what the row shows."""
-    example = [("system", CHAIN_SYSTEM), ("user", CHAIN_EXAMPLE[0]), ("assistant", CHAIN_EXAMPLE[1])]
+def answer_in_chains(
+    row: Row, model: str, min_steps: int, responses: int, tries: int
+) -> Dialogue[Outcome]:
+    """Lead the dialogue about a row: the teacher sees one worked example, then what the row
+    shows."""
+    example = [
+        ("system", CHAIN_SYSTEM),
+        ("user", CHAIN_EXAMPLE[0]),
+        ("assistant", CHAIN_EXAMPLE[1]),
+    ]
     prompt = [{"role": role, "content": content} for role, content in example]
     prompt += [message for message in row["prompt"] if message["role"] != "system"]
     read = partial(read_chain, min_steps=min_steps)
-    return teach(row, prompt, row["prompt"], read, row["data_source"], responses=responses, tries=tries)
+    return teach(
+        row, prompt, row["prompt"], read, row["data_source"], responses=responses, tries=tries
+    )
 
 
 @program("sft_data")
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("sft_data", __doc__, SAMPLING)
-    top.add_argument("--form", choices=("actions", "chains"), default="actions", help="default: actions")
-    top.add_argument("--name", default="", help="data_source of rows that have none (default: the name of the file)")
+    top.add_argument(
+        "--form", choices=("actions", "chains"), default="actions", help="default: actions"
+    )
+    top.add_argument(
+        "--name",
+        default="",
+        help="data_source of rows that have none (default: the name of the file)",
+    )
     about = "of rows that have none: math, code, or any other word (default: math)"
     top.add_argument("--ability", default="math", help=about)
-    top.add_argument("--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)")
-    top.add_argument("--responses", type=positive, default=1, help="different ones per problem at most (default: 1)")
-    top.add_argument("--tries", type=positive, default=4, help="answers per response at most (default: 4)")
+    top.add_argument(
+        "--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)"
+    )
+    top.add_argument(
+        "--responses",
+        type=positive,
+        default=1,
+        help="different ones per problem at most (default: 1)",
+    )
+    top.add_argument(
+        "--tries", type=positive, default=4, help="answers per response at most (default: 4)"
+    )
     top.add_argument("--min-steps", type=positive, default=2, help="of a chain (default: 2)")
     about = "of actions: the short prompt of RL (actions, default), none, or a text file"
     top.add_argument("--system-prompt", default="actions", help=about)
@@ -242,11 +314,19 @@ def main(words: Sequence[str] | None = None) -> int:
     else:
         system = read_system_prompt(options.system_prompt, NAMED_PROMPTS)
         dialogue = partial(answer_in_actions, system=system, **settings)
-        parse = partial(problem_row, name=options.name, ability=options.ability, columns=options.columns)
+        parse = partial(
+            problem_row, name=options.name, ability=options.ability, columns=options.columns
+        )
         form = {"own_prompt": system == SYSTEM_PROMPT}
     settings |= {"form": options.form, **form}
     return run_model_stage(
-        options, dialogue, title="SFT data", rules=RULES, settings=settings, schema=lambda path: SCHEMA, parse=parse
+        options,
+        dialogue,
+        title="SFT data",
+        rules=RULES,
+        settings=settings,
+        schema=lambda path: SCHEMA,
+        parse=parse,
     )
 
 

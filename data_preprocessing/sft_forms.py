@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two forms of SFT responses: the prompts that explain them to a teacher, and strict readers.
 
-``actions`` is the action-centric chain of thought of Eurus-2-SFT-Data (arXiv 2502.01456, section on imitation), in our
-words. ``chains`` is the form of the responses of PSPO (arXiv 2411.11681):
+``actions`` is the action-centric chain of thought of Eurus-2-SFT-Data (arXiv 2502.01456, section on
+imitation), in our words. ``chains`` is the form of the responses of PSPO (arXiv 2411.11681):
 
     [1] There are 14 pears of Mira and 9 of her brother.
     [2] 14 + 9 = 23.
@@ -20,7 +20,9 @@ from prime_ext.verifiers.math.answer_extraction import extract_answer
 # ---- actions ----
 
 MEANINGS = {
-    "ASSESS": "take stock: what is given, what is wanted, where the reasoning stands and what it lacks",
+    "ASSESS": (
+        "take stock: what is given, what is wanted, where the reasoning stands and what it lacks"
+    ),
     "ADVANCE": "take the reasoning forward: calculate, derive, conclude",
     "VERIFY": "test what was found: recalculate, try an example, look for gaps and mistakes",
     "SIMPLIFY": "split something difficult into parts, or put it into an easier form",
@@ -30,22 +32,22 @@ MEANINGS = {
 }
 
 TEACHER_PROMPT = (
-    "You solve problems slowly and thoroughly, and you write your reasoning as a sequence of actions. These are the "
-    "actions:\n\n"
+    "You solve problems slowly and thoroughly, and you write your reasoning as a sequence of"
+    " actions. These are the actions:\n\n"
     + "\n".join(f"[{action}] {meaning}." for action, meaning in MEANINGS.items())
-    + "\n\nRules of form:\n"
-    "- Every action begins with its name in square brackets, on a line of its own, and with nothing else on it.\n"
-    "- Within an action every step begins on a new line with #.\n"
-    "- Every action but the last ends with a line that names the next one: Next action: [NAME]\n"
-    "- Begin with [ASSESS]. Nothing stands before it.\n"
-    "- End with [OUTPUT], once. It needs no # and names no next action. It is the only part that the reader sees, so "
-    "it holds the whole answer in the form that the problem asks for.\n"
-    "- Between the first and the last action take any of the others, in any order and as often as the problem needs. "
-    "Check results before you give them, and change the approach when it fails.\n"
-    "- Use no other actions and no other headings in brackets."
+    + "\n\nRules of form:\n- Every action begins with its name in square brackets, on a line of its"
+    " own, and with nothing else on it.\n- Within an action every step begins on a new line with"
+    " #.\n- Every action but the last ends with a line that names the next one: Next action:"
+    " [NAME]\n- Begin with [ASSESS]. Nothing stands before it.\n- End with [OUTPUT], once. It"
+    " needs no # and names no next action. It is the only part that the reader sees, so it holds"
+    " the whole answer in the form that the problem asks for.\n- Between the first and the last"
+    " action take any of the others, in any order and as often as the problem needs. Check"
+    " results before you give them, and change the approach when it fails.\n- Use no other"
+    " actions and no other headings in brackets."
 )
 
-FIRST, LAST = "ASSESS", "OUTPUT"
+FIRST = "ASSESS"
+LAST = "OUTPUT"
 ACTION_RULES = {
     "no_action": "no line with the name of an action in brackets",
     "preamble": "text before the first action",
@@ -53,7 +55,10 @@ ACTION_RULES = {
     "wrong_start": f"the first action is not {FIRST}",
     "wrong_end": f"the last action is not {LAST}, or {LAST} comes before the end",
     "no_step": "an action without a line that begins with #, or the output is empty",
-    "next_action": "an action does not end with the name of the one that follows, or the output names a next one",
+    "next_action": (
+        "an action does not end with the name of the one that follows, or the output names a"
+        " next one"
+    ),
     "no_answer": "the output has no final answer: a box, or a block of Python",
 }
 # An action stands on a line of its own; brackets in mathematics and lists are not names.
@@ -97,7 +102,8 @@ def read_actions(response: str, ability: str) -> str | Removal:
 
 
 def _split_next(text: str) -> tuple[str, str | None]:
-    """Split the text of an action from what its last line names as the next one; None without such a line."""
+    """Split the text of an action from what its last line names as the next one; None without such
+    a line."""
     lines = list(_NEXT.finditer(text))
     # Only the last line counts: what follows it would be lost between two actions.
     if not lines or lines[-1].end() != len(text):
@@ -144,15 +150,17 @@ def read_chain(text: str, min_steps: int = 1) -> str | Removal:
 
 CHAIN_SYSTEM = "You reason about quantities with the care of an expert, in short numbered steps."
 CHAIN_EXAMPLE = (
-    "Compare the quantities of the two statements.\n"
-    "Write short steps, each on a line of its own, marked [1], [2], [3] and so on.\n"
-    "End with the line: Thus, the answer is option N. #### N\n"
-    "Here N is the number of the option you choose.\n"
-    "### statement1: A baker sold 3 trays of 12 rolls each and kept 5 rolls.\n"
-    "### statement2: The baker had 40 rolls.\n"
-    "### option1: entailment\n"
-    "### option2: contradiction\n"
-    "### Response: Let's think step by step.",
+    (
+        "Compare the quantities of the two statements.\n"
+        "Write short steps, each on a line of its own, marked [1], [2], [3] and so on.\n"
+        "End with the line: Thus, the answer is option N. #### N\n"
+        "Here N is the number of the option you choose.\n"
+        "### statement1: A baker sold 3 trays of 12 rolls each and kept 5 rolls.\n"
+        "### statement2: The baker had 40 rolls.\n"
+        "### option1: entailment\n"
+        "### option2: contradiction\n"
+        "### Response: Let's think step by step."
+    ),
     write_chain(
         [
             "3 trays of 12 rolls are 3 * 12 = 36 rolls.",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages of the pipeline.
 
-A stage is a frozen dataclass that pydantic checks; its fields are the keys in settings, with their defaults. Its
-:meth:`Stage.run` gets the problems that the stage before it leaves and yields each with a result: :class:`Removal`,
-:class:`Changed`, or None where nothing changes.
+A stage is a frozen dataclass that pydantic checks; its fields are the keys in settings, with their
+defaults. Its :meth:`Stage.run` gets the problems that the stage before it leaves and yields each
+with a result: :class:`Removal`, :class:`Changed`, or None where nothing changes.
 """
 
 import re
@@ -44,9 +44,11 @@ Result = Removal | Changed | None
 
 @dataclass
 class StageRun:
-    """State that stages share: output and local data folders, system message, how many rows to work at together.
+    """State that stages share: output and local data folders, system message, how many rows to work
+    at together.
 
-    ``compared`` takes lines for the report on what the rows were compared with, ``choice`` the multiple-choice rows.
+    ``compared`` takes lines for the report on what the rows were compared with, ``choice`` the
+    multiple-choice rows.
     """
 
     output: Path
@@ -63,7 +65,8 @@ def show_progress(rows: Iterable[Item], title: str) -> Iterable[Item]:
 
 
 class Stage:
-    """The base of all stages: :meth:`judge` looks at one problem of the class ``of`` at a time; others pass.
+    """The base of all stages: :meth:`judge` looks at one problem of the class ``of`` at a time;
+    others pass.
 
     ``name`` is that in settings, ``title`` what the stage does, in a line.
     """
@@ -73,14 +76,17 @@ class Stage:
     of: ClassVar[type]
 
     def meanings(self) -> Mapping[str, str]:
-        """Return the rules by which it removes problems with these options, in order, and their meanings."""
+        """Return the rules by which it removes problems with these options, in order, and their
+        meanings."""
         raise NotImplementedError
 
     def judge(self, problem: Any) -> Result:
         """Return what becomes of a problem."""
         raise NotImplementedError
 
-    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
+    def run(
+        self, problems: Iterator[SourceProblem], run: StageRun
+    ) -> Iterator[tuple[SourceProblem, Result]]:
         """Yield every problem with its result, in order."""
         for problem in problems:
             yield problem, self.judge(problem) if isinstance(problem, self.of) else None
@@ -91,9 +97,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None.
+    """A rule: what it removes, and a function that returns what it sees in a problem and its text,
+    or None.
 
-    With ``hints`` it applies only where one of these is in the text in lower case, which is quicker to find.
+    With ``hints`` it applies only where one of these is in the text in lower case, which is quicker
+    to find.
     """
 
     meaning: str
@@ -101,8 +109,11 @@ class Rule:
     hints: tuple[str, ...] = ("",)
 
 
-def apply_rules(table: Mapping[str, Rule], names: Sequence[str], problem: SourceProblem, text: str) -> Removal | None:
-    """Apply the named rules in the order of the table. Returns what the first that sees something says."""
+def apply_rules(
+    table: Mapping[str, Rule], names: Sequence[str], problem: SourceProblem, text: str
+) -> Removal | None:
+    """Apply the named rules in the order of the table. Returns what the first that sees something
+    says."""
     lowered = text.lower()
     for name, rule in table.items():
         if name in names and any(hint in lowered for hint in rule.hints):
@@ -123,7 +134,11 @@ class RuleStage(Stage):
     rules: tuple[str, ...]
 
     def meanings(self) -> Mapping[str, str]:
-        return {name: rule.meaning for name, rule in self.table.items() if name in (*self.rules, *self.always)}
+        return {
+            name: rule.meaning
+            for name, rule in self.table.items()
+            if name in (*self.rules, *self.always)
+        }
 
     def judge(self, problem: Any) -> Result:
         names = (*self.rules, *self.always) if problem.split == "train" else self.always

@@ -4,10 +4,11 @@
     python -m data_preprocessing.validate data/math/train.parquet data/math/test.parquet
     python -m data_preprocessing.validate train.parquet --tokenizer MODEL --max-prompt-length 1024
 
-Looks for verl's schema, rows with the same source, split and index, the same prompt with different answers, gold
-answers that the verifier of their source cannot grade or does not grade as correct, and, with a tokenizer, prompts that
-are too long in its chat template. Several files are checked together. Prints a table per source and the first rows with
-faults. Exits with 0 if nothing is wrong, 1 if something is, 2 and one line if a file or tokenizer cannot be read.
+Looks for verl's schema, rows with the same source, split and index, the same prompt with different
+answers, gold answers that the verifier of their source cannot grade or does not grade as correct,
+and, with a tokenizer, prompts that are too long in its chat template. Several files are checked
+together. Prints a table per source and the first rows with faults. Exits with 0 if nothing is
+wrong, 1 if something is, 2 and one line if a file or tokenizer cannot be read.
 """
 
 import asyncio
@@ -35,7 +36,8 @@ from prime_ext.verifiers.sources import register_source
 
 # Different faults.
 MAX_LISTED = 20
-# Eurus-2-RL-Data has this split and index 0 in all rows, DAPO-Math-17k none and a row many times: they name nothing.
+# Eurus-2-RL-Data has this split and index 0 in all rows, DAPO-Math-17k none and a row many times:
+# they name nothing.
 NO_SPLIT = "dummy"
 
 
@@ -75,7 +77,8 @@ COLUMNS = tuple(RLRow.model_fields)
 
 
 def read_parquet_schema(path: Path) -> pa.Schema:
-    """Return the schema of a parquet file. Raises SourceError: it cannot be read, or its columns are not verl's."""
+    """Return the schema of a parquet file. Raises SourceError: it cannot be read, or its columns
+    are not verl's."""
     try:
         schema = pq.read_schema(path).remove_metadata()
     except (OSError, pa.ArrowException) as error:
@@ -85,7 +88,9 @@ def read_parquet_schema(path: Path) -> pa.Schema:
         raise SourceError(f"{path} has not the schema of verl: no column {', '.join(missing)}")
     try:
         # What is in extra_info is looked at row by row.
-        schemas = [pa.schema([of.field(name) for name in COLUMNS[:-1]]) for of in (schema, MATH_SCHEMA)]
+        schemas = [
+            pa.schema([of.field(name) for name in COLUMNS[:-1]]) for of in (schema, MATH_SCHEMA)
+        ]
         unify(schemas)
     except SourceError as error:
         raise SourceError(f"{path} has not the schema of verl: {error}") from error
@@ -102,7 +107,8 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 @dataclass
 class SourceCount:
-    """The rows of a data source: all, those with a fault, those whose prompt and answer were there before (no fault).
+    """The rows of a data source: all, those with a fault, those whose prompt and answer were there
+    before (no fault).
 
     ``lengths`` (their sum) and ``longest`` are of the prompts, in tokens or else characters.
     """
@@ -117,7 +123,8 @@ class SourceCount:
 class Validator:
     """Checks row after row; remembers 64 bits of each name and prompt.
 
-    ``listed`` has the first different faults, where each was met first and in how many rows; ``kinds`` counts them.
+    ``listed`` has the first different faults, where each was met first and in how many rows;
+    ``kinds`` counts them.
     """
 
     def __init__(self, tokenizer: Any = None, max_prompt_length: int | None = None) -> None:
@@ -142,7 +149,9 @@ class Validator:
 
     async def _check(self, row: Mapping[str, Any], place: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
-        faults = [("schema", fault) for fault in row_faults(row, RLRow)] or await self._find_deeper_faults(row, count)
+        faults = [
+            ("schema", fault) for fault in row_faults(row, RLRow)
+        ] or await self._find_deeper_faults(row, count)
         length = self._length(row["prompt"])
         if self._limit is not None and length > self._limit:
             faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
@@ -157,9 +166,12 @@ class Validator:
                 first, met = self.listed.get(text, (place, 0))
                 self.listed[text] = (first, met + 1)
 
-    async def _find_deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
+    async def _find_deeper_faults(
+        self, row: Mapping[str, Any], count: SourceCount
+    ) -> list[tuple[str, str]]:
         faults = []
-        extra, gold = row["extra_info"], row["reward_model"]["ground_truth"]
+        extra = row["extra_info"]
+        gold = row["reward_model"]["ground_truth"]
         name = f"{row['data_source']} {extra.get('split')} {extra['index']}"
         if extra.get("split") not in (None, NO_SPLIT):
             if hash(name) in self._names:
@@ -187,7 +199,9 @@ class Validator:
 @program("validate")
 def main(words: Sequence[str] | None = None) -> int:
     top = build_parser("validate", __doc__)
-    top.add_argument("files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together")
+    top.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together"
+    )
     top.add_argument("--tokenizer", help="folder or hub id; without it lengths are in characters")
     top.add_argument("--max-prompt-length", type=int, help="tokens that a prompt may have")
     about = "tasks of further data sources, as in training"
@@ -195,7 +209,9 @@ def main(words: Sequence[str] | None = None) -> int:
     about = "modules with verifiers of your own, as in training"
     top.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=about)
     options = top.parse_args(words)
-    if options.max_prompt_length is not None and (options.tokenizer is None or options.max_prompt_length < 1):
+    if options.max_prompt_length is not None and (
+        options.tokenizer is None or options.max_prompt_length < 1
+    ):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
     for module in options.modules:
         try:
@@ -211,7 +227,13 @@ def main(words: Sequence[str] | None = None) -> int:
     unit = "characters" if tokenizer is None else "tokens"
     table = []
     for name, count in sorted(found.sources.items()):
-        numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
+        numbers = (
+            count.rows,
+            count.bad,
+            count.repeated,
+            round(count.lengths / count.rows),
+            count.longest,
+        )
         table.append([name, *(f"{number:,}" for number in numbers)])
     header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
     print(markdown_table(header, table, escape=False))
@@ -225,7 +247,10 @@ def main(words: Sequence[str] | None = None) -> int:
     shown = sum(met for _, met in found.listed.values())
     print(f"{bad} rows with faults ({kinds}); {shown} of them are listed above")
     if any("no verifier" in text for text in found.listed):
-        print("a data source is given a verifier by --sources PATTERN=TASK, one of your own by --modules MODULE")
+        print(
+            "a data source is given a verifier by --sources PATTERN=TASK, one of your own by"
+            " --modules MODULE"
+        )
     return 1
 
 

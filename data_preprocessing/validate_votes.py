@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Votes of a model on math problems: can they be solved, do its solutions agree, is their answer the reference?
+r"""Votes of a model on math problems: can they be solved, do its solutions agree, is their answer
+the reference?
 
-    python -m data_preprocessing.validate_votes --input data/math/train.parquet --output-dir data/voted BACKEND
+    python -m data_preprocessing.validate_votes --input data/math/train.parquet \
+        --output-dir data/voted BACKEND
 
-Asks for --solutions per problem and writes the counts into ``extra_info.votes`` of every row. Run again on the output
-with another model, it adds that model's votes. ``data_preprocessing.selection`` decides.
+Asks for --solutions per problem and writes the counts into ``extra_info.votes`` of every row. Run
+again on the output with another model, it adds that model's votes. ``data_preprocessing.selection``
+decides.
 
-The fourth stage of PRIME's math data (arXiv 2502.01456, appendix on data) judges every problem by five solutions of a
-strong model, which end in a box with the answer or the words ``No solution``. Unlike in the published script, a
-solution without a box counts as neither, and answers are grouped by the math verifier, not by their text.
+The fourth stage of PRIME's math data (arXiv 2502.01456, appendix on data) judges every problem by
+five solutions of a strong model, which end in a box with the answer or the words ``No solution``.
+Unlike in the published script, a solution without a box counts as neither, and answers are grouped
+by the math verifier, not by their text.
 """
 
 import re
@@ -24,7 +28,13 @@ import pyarrow as pa
 from data_preprocessing.command import positive, program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import Row, add_to_extra, extract_problem, run_model_stage, stage_parser
+from data_preprocessing.model_stage import (
+    Row,
+    add_to_extra,
+    extract_problem,
+    run_model_stage,
+    stage_parser,
+)
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
@@ -34,13 +44,15 @@ from prime_ext.verifiers.sources import find_source
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, max_new_tokens=16384)
 SOLUTIONS = 5
-SYSTEM = "You check mathematics problems for a problem collection. You solve them with care and report what is wrong."
+SYSTEM = (
+    "You check mathematics problems for a problem collection. You solve them with care and report"
+    " what is wrong."
+)
 INSTRUCTION = (
-    "Solve the problem below step by step.\n\n"
-    "If it can be solved, give the final answer at the end as \\boxed{answer}.\n"
-    "If it cannot be solved, because a condition is missing, the conditions contradict each other or nothing definite "
-    "is asked, say what is wrong and end with \\boxed{No solution}.\n\n"
-    "Problem:\n"
+    "Solve the problem below step by step.\n\nIf it can be solved, give the final answer at the end"
+    " as \\boxed{answer}.\nIf it cannot be solved, because a condition is missing, the conditions"
+    " contradict each other or nothing definite is asked, say what is wrong and end with \\boxed{No"
+    " solution}.\n\nProblem:\n"
 )
 _UNSOLVABLE = re.compile(
     r"(?:there\s?is\s?)?no\s?solutions?(?:exists?)?|unsolvable|cannot\s?be\s?solved", re.IGNORECASE
@@ -48,13 +60,18 @@ _UNSOLVABLE = re.compile(
 _MARKUP = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\b|[{}$.\\~]")
 _COUNTS = ("solutions", "solvable", "unsolvable", "agreeing", "matching")
 _ANSWER = {"answer": pa.string(), "answer_matches": pa.bool_()}
-FIELDS = {"votes": pa.list_(pa.struct({"model": pa.string(), **dict.fromkeys(_COUNTS, pa.int32()), **_ANSWER}))}
+FIELDS = {
+    "votes": pa.list_(
+        pa.struct({"model": pa.string(), **dict.fromkeys(_COUNTS, pa.int32()), **_ANSWER})
+    )
+}
 
 
 @dataclass(frozen=True)
 class Votes:
-    """Counts of a model's solutions of a problem: all, those with an answer, those that say that there is none, those
-    with the most frequent ``answer`` (of several the first, or None), and those with the reference.
+    """Counts of a model's solutions of a problem: all, those with an answer, those that say that
+    there is none, those with the most frequent ``answer`` (of several the first, or None), and
+    those with the reference.
     """
 
     model: str
@@ -72,11 +89,13 @@ def says_unsolvable(answer: str) -> bool:
     return _UNSOLVABLE.fullmatch(_MARKUP.sub(" ", answer).strip()) is not None
 
 
-def tally_votes(model: str, answers: Sequence[str | None], equal: set[tuple[str, str]], matching: set[str]) -> Votes:
+def tally_votes(
+    model: str, answers: Sequence[str | None], equal: set[tuple[str, str]], matching: set[str]
+) -> Votes:
     """Count votes by the content of each solution's box, None without one.
 
-    ``equal`` are pairs of answers of which the first is right where the second is the reference; ``matching`` the
-    answers that are the reference.
+    ``equal`` are pairs of answers of which the first is right where the second is the reference;
+    ``matching`` the answers that are the reference.
     """
     given = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
 
@@ -93,15 +112,20 @@ def tally_votes(model: str, answers: Sequence[str | None], equal: set[tuple[str,
 
 
 def vote_on_row(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal]:
-    """Lead the dialogue about a row of mathematics; add :data:`FIELDS` to its votes by other models."""
+    """Lead the dialogue about a row of mathematics; add :data:`FIELDS` to its votes by other
+    models."""
     earlier = [votes for votes in row["extra_info"].get("votes") or () if votes["model"] != model]
     if find_source(row["data_source"]).task != "math":
         return [_set_votes(row, earlier or None)]
     user = {"role": "user", "content": INSTRUCTION + extract_problem(row)}
     asked = [{"role": "system", "content": SYSTEM}, user]
     said: list[Response] = yield [Ask(asked, sample=number) for number in range(solutions)]
-    answers = [None if response.finish == "length" else extract_answer(response.text) for response in said]
-    distinct = list(dict.fromkeys(answer for answer in answers if answer and not says_unsolvable(answer)))
+    answers = [
+        None if response.finish == "length" else extract_answer(response.text) for response in said
+    ]
+    distinct = list(
+        dict.fromkeys(answer for answer in answers if answer and not says_unsolvable(answer))
+    )
     gold = row["reward_model"]["ground_truth"]
     pairs = list(permutations(distinct, 2))
     verdicts = yield [
@@ -109,7 +133,9 @@ def vote_on_row(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Re
         *(Judge("math", f"\\boxed{{{answer}}}", gold) for answer in distinct),
     ]
     equal = {pair for pair, verdict in zip(pairs, verdicts, strict=False) if verdict.correct}
-    matching = {a for a, verdict in zip(distinct, verdicts[len(pairs) :], strict=True) if verdict.correct}
+    matching = {
+        a for a, verdict in zip(distinct, verdicts[len(pairs) :], strict=True) if verdict.correct
+    }
     return [_set_votes(row, [*earlier, asdict(tally_votes(model, answers, equal, matching))])]
 
 
@@ -120,12 +146,16 @@ def _set_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
 @program("validate_votes")
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("validate_votes", __doc__, SAMPLING)
-    top.add_argument("--solutions", type=positive, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})")
+    top.add_argument(
+        "--solutions", type=positive, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})"
+    )
     options = top.parse_args(words)
     settings = {"solutions": options.solutions}
     schema = partial(add_to_extra, fields=FIELDS)
     dialogue = partial(vote_on_row, **settings)
-    return run_model_stage(options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema)
+    return run_model_stage(
+        options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of the length factor, and the score at which one more step pays: ``docs/tutorials/pspo_shapes.png``.
+"""The shapes of the length factor, and the score at which one more step pays:
+``docs/tutorials/pspo_shapes.png``.
 
     python docs/draw_pspo_shapes.py [--out docs/tutorials/pspo_shapes.png]
 
@@ -43,9 +44,11 @@ def factors(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[f
 
 
 def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
-    """Lowest score p at which a further step pays, for chains of 2 .. ``most`` steps; NaN where it never does.
+    """Lowest score p at which a further step pays, for chains of 2 .. ``most`` steps; NaN where it
+    never does.
 
-    The chain's F becomes (F^n p)^(1 / (n + 1)); with a shape h(n) and power 1, p is F (h(n) / h(n + 1))^(n + 1).
+    The chain's F becomes (F^n p)^(1 / (n + 1)); with a shape h(n) and power 1, p is F (h(n) / h(n +
+    1))^(n + 1).
     """
     steps = torch.arange(2, most + 1, dtype=torch.float64)
     before = value_of(reward, torch.full_like(steps, score), steps)
@@ -55,12 +58,14 @@ def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[f
         # A hair of tolerance: without a shape, equal chains must come out as equal.
         return value_of(reward, longer, steps + 1) >= before * (1 - 1e-12)
 
-    low, high = torch.zeros_like(steps), torch.ones_like(steps)
+    low = torch.zeros_like(steps)
+    high = torch.ones_like(steps)
     possible = pays(high)
     for _ in range(60):
         middle = (low + high) / 2
         enough = pays(middle)
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        low = torch.where(enough, low, middle)
+        high = torch.where(enough, middle, high)
     return torch.where(possible, high, torch.nan).tolist()
 
 
@@ -73,7 +78,14 @@ def plot_shapes(path: Path) -> None:
             if reward.shape == "released" or score == SCORES[-1]:
                 label = f"{name}, score {score}" if reward.shape == "released" else name
                 steps = range(1, MOST_STEPS + 1)
-                shapes.plot(steps, factors(reward, score), style, color=COLOURS[name], marker=".", label=label)
+                shapes.plot(
+                    steps,
+                    factors(reward, score),
+                    style,
+                    color=COLOURS[name],
+                    marker=".",
+                    label=label,
+                )
     shapes.set(ylim=(0, 5.1), xlabel="steps of equal score", ylabel="reward, four steps = 1")
     shapes.set_title("Reward by number of steps")
     shapes.legend(frameon=False, fontsize=9)
@@ -83,13 +95,25 @@ def plot_shapes(path: Path) -> None:
             axis.plot(range(2, MOST_STEPS + 1), values, color=COLOURS[name], marker=".", label=name)
             never = next((n for n, value in enumerate(values, start=2) if math.isnan(value)), None)
             if never is not None:
-                # Two shapes can end at the same number of steps: the wider mark stays visible around the other.
+                # Two shapes can end at the same number of steps: the wider mark stays visible
+                # around the other.
                 size, width = (12, 3) if reward.shape == "weibull" else (8, 1.5)
-                mark = {"marker": "x", "markersize": size, "markeredgewidth": width, "clip_on": False}
+                mark = {
+                    "marker": "x",
+                    "markersize": size,
+                    "markeredgewidth": width,
+                    "clip_on": False,
+                }
                 axis.plot([never], [1.0], color=COLOURS[name], **mark)
-        axis.set(ylim=(0, 1.02), xlim=(1, MOST_STEPS + 0.5), xlabel="steps before it", ylabel="score of one more step")
+        axis.set(
+            ylim=(0, 1.02),
+            xlim=(1, MOST_STEPS + 0.5),
+            xlabel="steps before it",
+            ylabel="score of one more step",
+        )
         axis.set_title(
-            f"One more step pays above the line\n(chain of score {score}; x: from here on never)", fontsize=11
+            f"One more step pays above the line\n(chain of score {score}; x: from here on never)",
+            fontsize=11,
         )
     for axis in (shapes, *breaks):
         axis.xaxis.set_major_locator(MultipleLocator(4))
@@ -97,8 +121,12 @@ def plot_shapes(path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/tutorials/pspo_shapes.png"), help="picture to write")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/tutorials/pspo_shapes.png"), help="picture to write"
+    )
     out = parser.parse_args(arguments).out
     plot_shapes(out)
     print(f"wrote {out}")

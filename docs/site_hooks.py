@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of ``mkdocs build`` beyond docs/: pages may link to any file of the repository, and modules get pages.
+"""Hooks of ``mkdocs build`` beyond docs/: pages may link to any file of the repository, and modules
+get pages.
 
-A file that a page links to comes to the site: Markdown as a page whose own links work too, text as a page that shows
-it, a folder as a list of its files, anything else as it is. Pages of the API are made from docstrings.
+A file that a page links to comes to the site: Markdown as a page whose own links work too, text as
+a page that shows it, a folder as a list of its files, anything else as it is. Pages of the API are
+made from docstrings.
 """
 
 import os
@@ -19,9 +21,15 @@ DOCS = "docs/"
 # Where files from outside docs/ are on the site.
 REPOSITORY = "repository/"
 # Public modules; a package stands for all its modules.
-API = ("prime_ext.algorithms", "prime_ext.config.settings", "prime_ext.config.reward_settings", "prime_ext.tasks",
-       "prime_ext.verifiers.verdict", "prime_ext.verifiers.sandbox",
-       "prime_ext.verl_adapter.tool_agent_loop")  # fmt: skip
+API = (
+    "prime_ext.algorithms",
+    "prime_ext.config.settings",
+    "prime_ext.config.reward_settings",
+    "prime_ext.tasks",
+    "prime_ext.verifiers.verdict",
+    "prime_ext.verifiers.sandbox",
+    "prime_ext.verl_adapter.tool_agent_loop",
+)
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:func|class|data|mod|meth|attr):<code>~?(?:[\w.]+\.)?([\w]+)</code>")
@@ -50,7 +58,8 @@ def links(text: str, path: str) -> Iterator[str]:
 
 
 def resolved(link: str, path: str) -> str | None:
-    """Return a link of a page as a path of the repository; None if it leads elsewhere, or nowhere."""
+    """Return a link of a page as a path of the repository; None if it leads elsewhere, or
+    nowhere."""
     if "://" in link or link.startswith(("mailto:", "/")):
         return None
     target = os.path.normpath(os.path.join(os.path.dirname(path), link))
@@ -60,9 +69,15 @@ def resolved(link: str, path: str) -> str | None:
 def shown(path: str) -> str:
     """Return the page of a text file or folder."""
     if (ROOT / path).is_dir():
-        listed = subprocess.run(["git", "ls-files", path], cwd=ROOT, capture_output=True, text=True, check=True)
+        listed = subprocess.run(
+            ["git", "ls-files", path], cwd=ROOT, capture_output=True, text=True, check=True
+        )
         names = listed.stdout.split("\n")[:-1]
-        return f"# {path}/\n\n" + "\n".join(f"- `{name.removeprefix(path + '/')}`" for name in names) + "\n"
+        return (
+            f"# {path}/\n\n"
+            + "\n".join(f"- `{name.removeprefix(path + '/')}`" for name in names)
+            + "\n"
+        )
     language = {".py": "python", ".yaml": "yaml", ".json": "json"}.get(Path(path).suffix, "text")
     return f"# {path}\n\n````{language}\n{(ROOT / path).read_text()}\n````\n"
 
@@ -73,7 +88,11 @@ def modules() -> list[str]:
     for name in API:
         place = ROOT / name.replace(".", "/")
         files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-        found += [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files if file.stem[0] != "_"]
+        found += [
+            ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            for file in files
+            if file.stem[0] != "_"
+        ]
     return found
 
 
@@ -89,7 +108,9 @@ def on_config(config: Any) -> Any:
         if isinstance(entries, list):
             return [put(entry) for entry in entries]
         if isinstance(entries, dict):
-            return {key: grouped if value == "api/" else put(value) for key, value in entries.items()}
+            return {
+                key: grouped if value == "api/" else put(value) for key, value in entries.items()
+            }
         return entries
 
     config.nav = put(config.nav)
@@ -98,7 +119,9 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Bring in what pages link to, and the pages of the API."""
-    waiting = [(file.content_string, DOCS + file.src_uri) for file in files if file.src_uri.endswith(".md")]
+    waiting = [
+        (file.content_string, DOCS + file.src_uri) for file in files if file.src_uri.endswith(".md")
+    ]
     waiting.append(("[README](README.md)", "README.md"))
     known = set()
     while waiting:
@@ -133,7 +156,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     if page.file.src_uri.startswith("api/"):
         return markdown
-    parts, last = [], 0
+    parts = []
+    last = 0
     for block in CODE.finditer(markdown):
         parts += [LINK.sub(rewritten, markdown[last : block.start()]), block[0]]
         last = block.end()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/configuration.md: every key that prime_ext adds, from the comments in its YAML files.
+"""docs/reference/configuration.md: every key that prime_ext adds, from the comments in its YAML
+files.
 
 python docs/write_configuration.py
 """
@@ -16,7 +17,10 @@ CONFIG = ROOT / "prime_ext" / "config"
 # File, and the section of a run's configuration that it becomes.
 SECTIONS = {
     "prime/prime.yaml": "prime",
-    **{f"prime/process/{name}.yaml": "prime.process" for name in ("kl", "tokens", "steps", "step_scorer")},
+    **{
+        f"prime/process/{name}.yaml": "prime.process"
+        for name in ("kl", "tokens", "steps", "step_scorer")
+    },
     "prime/anchor/ema.yaml": "prime.anchor",
     "prime/turns/rewards.yaml": "prime.turns",
     "chain/pspo_wrs.yaml": "prime.process",
@@ -24,7 +28,10 @@ SECTIONS = {
     "prm/frozen.yaml": "prm",
     "prm/implicit_prm.yaml": "prm",
     "pspo/pspo.yaml": "pspo",
-    **{f"step_scorer/{name}.yaml": "step_scorer" for name in ("local", "token_classification", "server")},
+    **{
+        f"step_scorer/{name}.yaml": "step_scorer"
+        for name in ("local", "token_classification", "server")
+    },
     "offline_prm_common.yaml": "",
     "step_rm.yaml": "",
 }
@@ -41,7 +48,7 @@ keep their meaning. Sections are chosen whole, with the keys that the choice rea
 
 What each variant runs with; a dash: the key is not there. `prime-ext config variant=paper` prints all keys.
 
-"""
+"""  # noqa: E501
 OTHERS = ("step_scorer", "on_policy_distillation")
 _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 
@@ -58,7 +65,9 @@ def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
         if line.lstrip().startswith("#"):
             comment.append(line.strip().removeprefix("#").strip())
         elif match:
-            indent, name, value = len(match[1]), match[2], match[3] or ""
+            indent = len(match[1])
+            name = match[2]
+            value = match[3] or ""
             while above and above[-1][0] >= indent:
                 above.pop()
             key = ".".join([*(part for _, part in above), name])
@@ -74,11 +83,20 @@ def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
 
 def write_variants() -> str:
     """Return a table: the keys that define variants, a column for each of them."""
-    keys = {name: variant.read_keys(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)}
-    names = dict.fromkeys(key for values in keys.values() for key in values if key != "prime.variant")
+    keys = {
+        name: variant.read_keys(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)
+    }
+    names = dict.fromkeys(
+        key for values in keys.values() for key in values if key != "prime.variant"
+    )
     rows = [["key", *(f"`{name}`" for name in keys)], ["---"] * (len(keys) + 1)]
     for name in names:
-        rows.append([f"`{name}`", *(_shown(values[name]) if name in values else "-" for values in keys.values())])
+        rows.append(
+            [
+                f"`{name}`",
+                *(_shown(values[name]) if name in values else "-" for values in keys.values()),
+            ]
+        )
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -88,7 +106,8 @@ def _shown(value: object) -> str:
 
 def page() -> str:
     """Return the complete page."""
-    parts, described = [HEAD, write_variants()], set()
+    parts = [HEAD, write_variants()]
+    described = set()
     for name, section in SECTIONS.items():
         parts.append(f"\n## {TITLES.get(name, f'`{section}`')} (`{name}`)\n\n")
         for key, value, comment in keys_of((CONFIG / name).read_text(encoding="utf-8"), section):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare two finished runs problem by problem: is the second checkpoint better, and on which problems?
+"""Compare two finished runs problem by problem: is the second checkpoint better, and on which
+problems?
 
     python -m eval.compare RUN_A RUN_B                    prints the table
     python -m eval.compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
 
-Differences are the second run minus the first. Runs with other problems are never compared; other decoding or prompts
-only if that is asked for, and the reports say so.
+Differences are the second run minus the first. Runs with other problems are never compared; other
+decoding or prompts only if that is asked for, and the reports say so.
 """
 
 import argparse
@@ -22,24 +23,38 @@ from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import RunError, command
 
-HEAD = ("task", "difference ± SE, points", "95 % interval", "first, %", "second, %", "gained", "lost", "problems")
+HEAD = (
+    "task",
+    "difference ± SE, points",
+    "95 % interval",
+    "first, %",
+    "second, %",
+    "gained",
+    "lost",
+    "problems",
+)
 NOTE = (
-    "Differences are the second run minus the first, in points, paired by problem. Each interval is for its task "
-    "alone: of 20 intervals of runs that do not differ, one leaves out 0. Gained and lost: problems of which more than "
-    "half of the responses are right in one run only; compare.json names them."
+    "Differences are the second run minus the first, in points, paired by problem. Each interval is"
+    " for its task alone: of 20 intervals of runs that do not differ, one leaves out 0. Gained and"
+    " lost: problems of which more than half of the responses are right in one run only;"
+    " compare.json names them."
 )
 
 
-def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, prompts: bool = False) -> dict[str, Any]:
+def compare(
+    before: FinishedRun, after: FinishedRun, decoding: bool = False, prompts: bool = False
+) -> dict[str, Any]:
     """Compare two runs on the tasks that both have.
 
     Returns:
-        For JSON. By name of the ``tasks``: ``title``, ``changes`` (decoding or prompts that differ, in words; only if
-        that was allowed) and ``comparison`` (see :func:`eval.statistics.compare_runs`). ``only_in_one``: run by the
+        For JSON. By name of the ``tasks``: ``title``, ``changes`` (decoding or prompts that differ,
+            in words; only if that was allowed) and ``comparison`` (see
+            :func:`eval.statistics.compare_runs`). ``only_in_one``: run by the
         name of a task. ``versions``: of packages that differ.
 
     Raises:
-        RunError: no task in common, other problems, or another decoding or other prompts where that is not allowed.
+        RunError: no task in common, other problems, or another decoding or other prompts where that
+            is not allowed.
     """
     common = [name for name in before.tasks if name in after.tasks]
     if not common:
@@ -47,40 +62,59 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
         raise RunError(f"the runs have no task in common: {lists[0]}; {lists[1]}")
     tasks: dict[str, Any] = {}
     for name in common:
-        first, second = before.tasks[name], after.tasks[name]
+        first = before.tasks[name]
+        second = after.tasks[name]
         changes = _changes(first, second, decoding, prompts)
         # A problem of which every response failed has no scores.
         names = dict.fromkeys([*first.problems, *second.problems])
         scores = [
-            {own: [row["score"] for row in run.problems.get(own, ())] for own in names} for run in (first, second)
+            {own: [row["score"] for row in run.problems.get(own, ())] for own in names}
+            for run in (first, second)
         ]
         found = compare_runs(*scores)
         tasks[name] = {"title": second.entry["title"], "changes": changes, "comparison": found}
-    old, new = before.results["versions"], after.results["versions"]
+    old = before.results["versions"]
+    new = after.results["versions"]
     return {
         "before": {"run": before.name, "model": before.results["model"]},
         "after": {"run": after.name, "model": after.results["model"]},
         "tasks": tasks,
-        "only_in_one": {name: run.name for run in (before, after) for name in run.tasks if name not in tasks},
-        "versions": {name: [old.get(name), new.get(name)] for name in [*old, *new] if old.get(name) != new.get(name)},
+        "only_in_one": {
+            name: run.name for run in (before, after) for name in run.tasks if name not in tasks
+        },
+        "versions": {
+            name: [old.get(name), new.get(name)]
+            for name in [*old, *new]
+            if old.get(name) != new.get(name)
+        },
     }
 
 
 def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> list[str]:
     """Return the differences between the two that are allowed; ``RunError``: one is not."""
-    name, first, second = before.name, before.entry, after.entry
+    name = before.name
+    first = before.entry
+    second = after.entry
     for key, what in (("data_sha256", "problems"), ("split", "split"), ("grader", "grader")):
         if first[key] != second[key]:
             pair = f"{first[key][:12]} and {second[key][:12]}"
-            raise RunError(f"{name}: the runs have different {what} ({key} {pair}), so they cannot be compared")
+            raise RunError(
+                f"{name}: the runs have different {what} ({key} {pair}), so they cannot be compared"
+            )
     changes = []
     if first["prompt_sha256"] != second["prompt_sha256"]:
-        changes.append(f"prompts differ ({first['prompt']} and {second['prompt']}, by their hashes)")
+        changes.append(
+            f"prompts differ ({first['prompt']} and {second['prompt']}, by their hashes)"
+        )
         if not prompts:
             raise RunError(f"{name}: {changes[-1]}; --allow-prompts compares all the same")
-    pairs = find_differences(*({**entry["decoding"], "stop": entry["stop"]} for entry in (first, second)))
+    pairs = find_differences(
+        *({**entry["decoding"], "stop": entry["stop"]} for entry in (first, second))
+    )
     if pairs:
-        changes.append("decoding differs: " + ", ".join(f"{key} {a} and {b}" for key, (a, b) in pairs.items()))
+        changes.append(
+            "decoding differs: " + ", ".join(f"{key} {a} and {b}" for key, (a, b) in pairs.items())
+        )
         if not decoding:
             raise RunError(f"{name}: {changes[-1]}; --allow-decoding compares all the same")
     return changes
@@ -92,31 +126,50 @@ def format_difference(value: float) -> str:
 
 
 def _line(title: str, own: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
-    """Return a task's line of the table: difference with its standard error, 95 % interval, scores and counts."""
+    """Return a task's line of the table: difference with its standard error, 95 % interval, scores
+    and counts."""
     if own is None:
         return [title, NONE, NONE, *scores, "0", "0", "0"]
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
-    ends = NONE if own["low"] is None else f"{format_difference(own['low'])} to {format_difference(own['high'])}"
+    ends = (
+        NONE
+        if own["low"] is None
+        else f"{format_difference(own['low'])} to {format_difference(own['high'])}"
+    )
     counts = map(number, (len(own["gained"]), len(own["lost"]), own["problems"]))
     return [title, format_difference(own["difference"]) + error, ends, *scores, *counts]
 
 
 def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
-    """Return the comparison as a page: what to know before the numbers, and a line of numbers for each task."""
+    """Return the comparison as a page: what to know before the numbers, and a line of numbers for
+    each task."""
     page = Page("Comparison of two runs")
     for which, run in (("First", before), ("Second", after)):
         page.text(f"{which}: {run.model} ({run.name}).")
-    remarks = [f"{task['title']}: {change}." for task in found["tasks"].values() for change in task["changes"]]
-    remarks += [f"{name} is only in {run} and not compared." for name, run in found["only_in_one"].items()]
+    remarks = [
+        f"{task['title']}: {change}."
+        for task in found["tasks"].values()
+        for change in task["changes"]
+    ]
+    remarks += [
+        f"{name} is only in {run} and not compared." for name, run in found["only_in_one"].items()
+    ]
     lines = []
     for name, task in found["tasks"].items():
         own = task["comparison"]
         left_out = before.tasks[name].entry["summary"]["problems"] - (own["problems"] if own else 0)
         if left_out:
-            remarks.append(f"{task['title']}: {left_out:,} problems were not judged in both runs and are left out.")
-        lines.append(_line(task["title"], own, [score(run.tasks[name].mean) for run in (before, after)]))
+            remarks.append(
+                f"{task['title']}: {left_out:,} problems were not judged in both runs and are left"
+                " out."
+            )
+        lines.append(
+            _line(task["title"], own, [score(run.tasks[name].mean) for run in (before, after)])
+        )
     if found["versions"]:
-        pairs = (f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items())
+        pairs = (
+            f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items()
+        )
         remarks.append(f"Versions differ: {', '.join(pairs)}.")
     page.bullets(remarks)
     page.table(HEAD, lines)
@@ -127,15 +180,22 @@ def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: Finish
 @command("compare", OSError)
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="eval.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="eval.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("before", type=Path, metavar="RUN_A", help="folder that eval.run wrote")
     parser.add_argument("after", type=Path, metavar="RUN_B", help="the same of the other model")
     parser.add_argument("--output", type=Path, help="folder for the reports")
-    parser.add_argument("--allow-decoding", action="store_true", help="compare although the decoding differs")
-    parser.add_argument("--allow-prompts", action="store_true", help="compare although the prompts differ")
+    parser.add_argument(
+        "--allow-decoding", action="store_true", help="compare although the decoding differs"
+    )
+    parser.add_argument(
+        "--allow-prompts", action="store_true", help="compare although the prompts differ"
+    )
     arguments = parser.parse_args(words)
-    runs, output = (load_run(arguments.before), load_run(arguments.after)), arguments.output
+    runs = (load_run(arguments.before), load_run(arguments.after))
+    output = arguments.output
     found = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
     text = comparison_page(found, *runs).markdown()
     print(text)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a run, made before a model is loaded: tasks, problems, decodings, every request with its seed."""
+"""Plan of a run, made before a model is loaded: tasks, problems, decodings, every request with its
+seed."""
 
 import argparse
 import hashlib
@@ -18,7 +19,8 @@ from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
 
-# Names for several tasks, by the ability of their rows; without those whose problems are in another one.
+# Names for several tasks, by the ability of their rows; without those whose problems are in another
+# one.
 GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}
 ALL = "all"
 GREEDY = "greedy"
@@ -52,7 +54,8 @@ class Planned:
         return ((problem, sample) for problem in self.problems for sample in range(self.decoding.n))
 
     def derive_seed(self, problem: str, sample: int) -> int:
-        """Return the seed of a response, which depends only on the run's seed, the task, the problem and the sample."""
+        """Return the seed of a response, which depends only on the run's seed, the task, the
+        problem and the sample."""
         text = json.dumps([self.seed, self.name, problem, sample])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
@@ -70,8 +73,11 @@ class Planned:
         return Request(key, self.shown[problem], sampling, self.derive_seed(problem, sample))
 
     def identity(self) -> dict[str, Any]:
-        """Return what the responses of the task depend on besides the model and the seed, for JSON."""
-        golds = [[name, problem.gold, dict(problem.fields)] for name, problem in self.problems.items()]
+        """Return what the responses of the task depend on besides the model and the seed, for
+        JSON."""
+        golds = [
+            [name, problem.gold, dict(problem.fields)] for name, problem in self.problems.items()
+        ]
         return {
             "split": self.split,
             "prompt_sha256": _digest([self.shown[name] for name in self.problems]),
@@ -104,7 +110,10 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
             print(f"left out: {error}")
             continue
         problems = dict(list(loaded.items())[: options.limit])
-        shown = {own: show(task, one, options.prompt, system, shot, options.raw) for own, one in problems.items()}
+        shown = {
+            own: show(task, one, options.prompt, system, shot, options.raw)
+            for own, one in problems.items()
+        }
         one = Planned(
             task=task,
             split=options.split or choose_default_split(task, local=options.data is not None),
@@ -124,12 +133,17 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
-    """Return tasks by name, file and group, each once; ``SourceError`` suggests near names where there is none."""
+    """Return tasks by name, file and group, each once; ``SourceError`` suggests near names where
+    there is none."""
     tasks: dict[str, Task] = {}
     for name in names:
         if name == ALL or name in GROUPS:
             known = map(load_task, task_names())
-            found = [one for one in known if not one.overlaps and (name == ALL or one.ability == GROUPS[name])]
+            found = [
+                one
+                for one in known
+                if not one.overlaps and (name == ALL or one.ability == GROUPS[name])
+            ]
         else:
             found = [load_task(name)]
         tasks |= {task.name: task for task in found}
@@ -142,10 +156,14 @@ def read_changes(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
-def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) -> tuple[str, Decoding]:
-    """Return a decoding of a task (by default its first; ``greedy`` always) with what the command line changes.
+def choose_decoding(
+    task: Task, name: str | None, changes: Mapping[str, Any]
+) -> tuple[str, Decoding]:
+    """Return a decoding of a task (by default its first; ``greedy`` always) with what the command
+    line changes.
 
-    Temperature 0 is greedy. ``RunError``: the task has none of that name, or the changes contradict it.
+    Temperature 0 is greedy. ``RunError``: the task has none of that name, or the changes contradict
+    it.
     """
     longest = max(known.max_new_tokens for known in task.decoding.values())
     known = {GREEDY: Decoding(max_new_tokens=longest), **task.decoding}
@@ -153,10 +171,13 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
     if name not in known:
         there = dict.fromkeys([*task.decoding, GREEDY])
         raise RunError(f"{task.name} has no decoding {name!r}; it has {', '.join(there)}")
-    of_task, given = known[name], dict(changes)
+    of_task = known[name]
+    given = dict(changes)
     narrows = "top_p" in given or "top_k" in given
     if given.get("temperature") == 0 and narrows:
-        raise RunError("--temperature 0 is greedy: --top-p and --top-k have no effect; leave them out")
+        raise RunError(
+            "--temperature 0 is greedy: --top-p and --top-k have no effect; leave them out"
+        )
     if "temperature" in given:
         given["do_sample"] = given["temperature"] > 0
         if not given["do_sample"]:
@@ -170,21 +191,29 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
         same = f"{decoding.n} responses per problem are all the same with {where}"
         raise RunError(f"{same}: give --temperature above 0, or --n 1")
     if decoding.min_new_tokens > decoding.max_new_tokens:
-        lengths = f"the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest"
+        lengths = (
+            f"the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest"
+        )
         raise RunError(f"{task.name}: {lengths}, {decoding.max_new_tokens}")
     return name if decoding == of_task else f"{name}, changed", decoding
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
-    """Return the k of pass@k and maj@k that were asked for, else those of the task's metrics, at most ``n``.
+    """Return the k of pass@k and maj@k that were asked for, else those of the task's metrics, at
+    most ``n``.
 
     ``RunError``: one that was asked for is above ``n``.
     """
     if asked is not None:
         most = max(asked)
         if most > n:
-            raise RunError(f"--k {most} is larger than the number of responses per problem, {n}; give --n {most}")
+            raise RunError(
+                f"--k {most} is larger than the number of responses per problem, {n}; give --n"
+                f" {most}"
+            )
         return sorted(set(asked))
-    of_task = {int(metric.partition("@")[2]) for metric in metrics if metric.startswith(("pass@", "maj@"))}
+    of_task = {
+        int(metric.partition("@")[2]) for metric in metrics if metric.startswith(("pass@", "maj@"))
+    }
     # One of one says no more than the mean.
     return sorted({min(k, n) for k in of_task} - {1})

@@ -47,6 +47,12 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
         if isinstance(item, Mapping) and item:
             pairs += flatten(item, f"{prefix}{name}.")
         else:
-            shown = item if isinstance(item, str) else NONE if item is None else json.dumps(item, ensure_ascii=False)
+            shown = (
+                item
+                if isinstance(item, str)
+                else NONE
+                if item is None
+                else json.dumps(item, ensure_ascii=False)
+            )
             pairs.append((f"{prefix}{name}", shown))
     return pairs

@@ -3,7 +3,8 @@
 
     python -m eval.grade --run outputs/eval/MODEL
 
-The verdicts of a task are replaced when all of its new ones are there; the command prints how many changed.
+The verdicts of a task are replaced when all of its new ones are there; the command prints how many
+changed.
 """
 
 import argparse
@@ -13,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from eval.evaluation_plan import choose_ks
-from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, get_key, read_results, versions
+from eval.results import (
+    PROBLEMS,
+    RESPONSES,
+    RESULTS,
+    SAMPLES,
+    add_timing,
+    get_key,
+    read_results,
+    versions,
+)
 from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
@@ -34,7 +44,9 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise RunError(f"{folder} is not a folder")
     with RunLock(folder):
         results = read_results(folder)
-        verifiers = {task["grader"]: make_verifier(task["grader"]) for task in results["tasks"].values()}
+        verifiers = {
+            task["grader"]: make_verifier(task["grader"]) for task in results["tasks"].values()
+        }
         results["regraded_with"] = versions()
         changed = {}
         for name, task in results["tasks"].items():
@@ -45,7 +57,8 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     """Judge a task and change its results. Returns how many verdicts are not what they were."""
-    path, n = folder / PROBLEMS, task["decoding"]["n"]
+    path = folder / PROBLEMS
+    n = task["decoding"]["n"]
     if not path.is_file():
         raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
     rows = [parse_object(line, f"{path} line {number}") for number, line in read_lines(path)]
@@ -53,7 +66,8 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
         if set(row) != set(PROBLEM_FIELDS) or not isinstance(row["gold"], str):
             held = f"the gold answer {row['gold']!r}" if "gold" in row else "no gold answer"
             raise RunError(
-                f"{path} problem {number} has {held[:80]}; it must hold {', '.join(PROBLEM_FIELDS)}, gold a text"
+                f"{path} problem {number} has {held[:80]}; it must hold"
+                f" {', '.join(PROBLEM_FIELDS)}, gold a text"
             )
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
@@ -65,7 +79,13 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     seconds = grade(folder.name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
     task["ks"] = choose_ks(task["metrics"], n, None)
-    task |= measure(task["grader"], n, {key: row["groups"] for key, row in problems.items()}, new.rows, task["ks"])
+    task |= measure(
+        task["grader"],
+        n,
+        {key: row["groups"] for key, row in problems.items()},
+        new.rows,
+        task["ks"],
+    )
     add_timing(folder.parent, folder.name, grading=seconds)
 
     def judged(row: Row | None) -> tuple[Any, ...]:
@@ -76,7 +96,9 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
 
 @command("grade")
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", type=Path, required=True, help="folder of eval.run")
     folder = parser.parse_args(words).run
     results, changed = regrade(folder)

@@ -5,18 +5,20 @@ r"""Evaluate a process reward model (PRM).
     python -m eval.prm prmbench --model PRM --data FILE --output results/prmbench
     python -m eval.prm best-of-n --model PRM --input candidates.jsonl --output results/bon
 
-PRMs are implicit (a causal language model and its reference; `--reference none` scores without one) or token
-classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models that prime_ext has exported, online and
-offline ones, reference, coefficient and format of the steps come from prime_ext_prm.json next to the weights.
+PRMs are implicit (a causal language model and its reference; `--reference none` scores without one)
+or token classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models that
+prime_ext has exported, online and offline ones, reference, coefficient and format of the steps come
+from prime_ext_prm.json next to the weights.
 
-processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
-from the hub with `--data Qwen/ProcessBench`; prmbench its .jsonl or parquet file, or the hub. best-of-n reads JSON
-Lines (or parquet) with prompt (or problem), completions (or responses; texts, or lists of steps), and correctness (0 or
-1 for each) or gold; answers, what a candidate votes for, are found in the texts if they are not given. Without
-correctness and gold it chooses only.
+processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet)
+from a folder, or from the hub with `--data Qwen/ProcessBench`; prmbench its .jsonl or parquet file,
+or the hub. best-of-n reads JSON Lines (or parquet) with prompt (or problem), completions (or
+responses; texts, or lists of steps), and correctness (0 or 1 for each) or gold; answers, what a
+candidate votes for, are found in the texts if they are not given. Without correctness and gold it
+chooses only.
 
-The output folder gets results.json (all settings and versions), items.jsonl, report.md and scores.jsonl. The same
-command goes on where it was interrupted; no response is scored twice.
+The output folder gets results.json (all settings and versions), items.jsonl, report.md and
+scores.jsonl. The same command goes on where it was interrupted; no response is scored twice.
 """
 
 import argparse
@@ -27,7 +29,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.prm_data import PRMBENCH, PROCESSBENCH, SPLITS, read_prmbench, read_problems, read_processbench
+from eval.prm_data import (
+    PRMBENCH,
+    PROCESSBENCH,
+    SPLITS,
+    read_prmbench,
+    read_problems,
+    read_processbench,
+)
 from eval.prm_results import candidate_results, prm_report, prmbench_results, processbench_results
 from eval.prm_scorers import (
     LAYOUTS,
@@ -49,29 +58,57 @@ from prime_ext.utils.run_store import Row, RunError, command, run_folder
 from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
 from prime_ext.verifiers.math import STYLES
 
-# What released implicit PRMs (ImplicitPRM, EurusPRM) are scored with, whatever they were trained with.
+# What released implicit PRMs (ImplicitPRM, EurusPRM) are scored with, whatever they were trained
+# with.
 DEFAULT_COEFFICIENT = 0.001
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     tasks = top.add_subparsers(dest="task", required=True)
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
     add("--model", required=True, help="the PRM: a folder or a name on the hub")
     add("--output", required=True, type=Path, help="folder of the results")
     add("--scorer", default="implicit", choices=("implicit", "classifier"))
-    add("--reference", help="reference of an implicit PRM, or none; default: what it was trained with")
+    add(
+        "--reference",
+        help="reference of an implicit PRM, or none; default: what it was trained with",
+    )
     coefficient = f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}"
     add("--coefficient", type=float, help=coefficient)
-    add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for the two benchmarks")
-    add("--step-prefix", help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}")
+    add(
+        "--step-score",
+        default="prefix",
+        choices=SCORE_KINDS,
+        help="of implicit PRMs, for the two benchmarks",
+    )
+    add(
+        "--step-prefix",
+        help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}",
+    )
     add("--step-separator", help=f"between steps; default: of the training, or {STEP_SEPARATOR!r}")
-    add("--layout", default="plain", choices=LAYOUTS, help="prompt of a classifier as it is or as a chat")
-    add("--separator", default="\n", help=r"text after each step of a classifier (default: a line break, as TRL)")
+    add(
+        "--layout",
+        default="plain",
+        choices=LAYOUTS,
+        help="prompt of a classifier as it is or as a chat",
+    )
+    add(
+        "--separator",
+        default="\n",
+        help=r"text after each step of a classifier (default: a line break, as TRL)",
+    )
     add("--positive-label", type=int, default=1, help="class of a classifier that means right")
-    add("--answer-tokens", nargs=2, metavar=("RIGHT", "WRONG"), help="of a causal model as the classifier: + and -")
+    add(
+        "--answer-tokens",
+        nargs=2,
+        metavar=("RIGHT", "WRONG"),
+        help="of a causal model as the classifier: + and -",
+    )
     add("--max-length", type=int, help="tokens; default: what the model's positions allow")
     add("--batch-tokens", type=int, default=8192, help="padded tokens in a batch")
     add("--device", help="default: cuda if there is one")
@@ -80,33 +117,55 @@ def parser() -> argparse.ArgumentParser:
     add("--resamples", type=int, default=1000, help="of problems, for intervals")
     add("--seed", type=int, default=0)
 
-    add = tasks.add_parser("processbench", parents=[common], help="F1 of finding the first wrong step").add_argument
+    add = tasks.add_parser(
+        "processbench", parents=[common], help="F1 of finding the first wrong step"
+    ).add_argument
     add("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
     add("--splits", default=",".join(SPLITS), help="comma-separated")
     add("--threshold-split", default="gsm8k", help="where the threshold is chosen")
     add("--limit", type=int, help="only this many random responses of each split, to try it out")
 
-    add = tasks.add_parser("prmbench", parents=[common], help="PRMScore of judging each step").add_argument
+    add = tasks.add_parser(
+        "prmbench", parents=[common], help="PRMScore of judging each step"
+    ).add_argument
     add("--data", default=PRMBENCH, help="file, folder of files, or the data set on the hub")
-    add("--threshold", type=float, help="steps with a higher score are right; default: 0.5, for implicit PRMs 0")
+    add(
+        "--threshold",
+        type=float,
+        help="steps with a higher score are right; default: 0.5, for implicit PRMs 0",
+    )
     add("--limit", type=int, help="only this many random responses, to try it out")
 
-    add = tasks.add_parser("best-of-n", parents=[common], help="choosing among candidates").add_argument
+    add = tasks.add_parser(
+        "best-of-n", parents=[common], help="choosing among candidates"
+    ).add_argument
     add("--input", required=True, type=Path, help="problems with candidates")
-    add("--steps-end", default=r"\n\s*\n", help="regular expression of what separates steps of a text")
+    add(
+        "--steps-end",
+        default=r"\n\s*\n",
+        help="regular expression of what separates steps of a text",
+    )
     add("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
     add("--limit", type=int, help="only this many random problems")
     return top
 
 
-def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScorer | ClassifierScorer:
+def load_scorer(
+    arguments: argparse.Namespace, description: Row
+) -> ImplicitScorer | ClassifierScorer:
     """Load the PRM on its device; ``RunError`` says what is wrong."""
     from transformers import AutoConfig, AutoTokenizer
 
     remote = arguments.trust_remote_code
     if arguments.scorer == "classifier":
         reading = (arguments.layout, arguments.separator, arguments.answer_tokens)
-        options = (arguments.device, arguments.dtype, remote, arguments.positive_label, arguments.max_length)
+        options = (
+            arguments.device,
+            arguments.dtype,
+            remote,
+            arguments.positive_label,
+            arguments.max_length,
+        )
         return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     use_cache_without_hub(arguments.model)
@@ -121,12 +180,16 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
             with catch_loading_errors(path):
                 models[name] = LogProbModel(path, device, dtype, trust_remote_code=remote)
             if not models[name].chunked:
-                print(f"{name}: its logits are not plain products with the output embedding; they are computed in full")
+                print(
+                    f"{name}: its logits are not plain products with the output embedding; they are"
+                    " computed in full"
+                )
     return ImplicitScorer(models["model"], models.get("reference"), encoder, longest)
 
 
 def complete(arguments: argparse.Namespace) -> Row:
-    """Fill in what was not given, from the training's description, and return that; ``RunError``: this cannot work."""
+    """Fill in what was not given, from the training's description, and return that; ``RunError``:
+    this cannot work."""
     for name in ("batch_tokens", "resamples", "limit", "max_length"):
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
@@ -150,12 +213,16 @@ def complete(arguments: argparse.Namespace) -> Row:
     if arguments.coefficient is None:
         arguments.coefficient = description.get("beta", DEFAULT_COEFFICIENT)
         if "beta" not in description:
-            print(f"{arguments.model} says nothing of its beta: --coefficient is {DEFAULT_COEFFICIENT}")
+            print(
+                f"{arguments.model} says nothing of its beta: --coefficient is"
+                f" {DEFAULT_COEFFICIENT}"
+            )
     return description
 
 
 def _sample(rows: list[Any], limit: int | None, seed: int) -> list[Any]:
-    """Draw random rows, in their order; all without a limit. Files are often sorted by what is to be measured."""
+    """Draw random rows, in their order; all without a limit. Files are often sorted by what is to
+    be measured."""
     if limit is None or limit >= len(rows):
         return rows
     return [rows[number] for number in sorted(random.Random(seed).sample(range(len(rows)), limit))]
@@ -171,7 +238,10 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
         return _sample(read_problems(*source), arguments.limit, arguments.seed)
     splits = arguments.splits.split(",")
     if arguments.threshold_split not in splits:
-        raise RunError(f"--threshold-split {arguments.threshold_split} is not among --splits {arguments.splits}")
+        raise RunError(
+            f"--threshold-split {arguments.threshold_split} is not among --splits"
+            f" {arguments.splits}"
+        )
     rows = [read_processbench(arguments.data, split, *joined) for split in splits]
     return [item for own in rows for item in _sample(own, arguments.limit, arguments.seed)]
 
@@ -179,9 +249,14 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
 def run(arguments: argparse.Namespace) -> None:
     """Evaluate and write everything. ``RunError`` says what is wrong."""
     description = complete(arguments)
-    bench, classifier = arguments.task != "best-of-n", arguments.scorer == "classifier"
+    bench = arguments.task != "best-of-n"
+    classifier = arguments.scorer == "classifier"
     items = _read(arguments)
-    responses = [one.response for one in items] if bench else [own for one in items for own in one.responses]
+    responses = (
+        [one.response for one in items]
+        if bench
+        else [own for one in items for own in one.responses]
+    )
     if not bench and all(len(response.steps) == 1 for response in responses):
         print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
     scorer = load_scorer(arguments, description)
@@ -198,12 +273,21 @@ def run(arguments: argparse.Namespace) -> None:
     with run_folder(folder, settings, "scores.settings.json"):
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
         if bench:
-            of_bench = processbench_results if arguments.task == "processbench" else prmbench_results
+            of_bench = (
+                processbench_results if arguments.task == "processbench" else prmbench_results
+            )
             results, lines = of_bench(arguments, items, raw)
         else:
             results, lines = candidate_results(arguments, items, raw, description)
-        options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-        results |= {"settings": options, "versions": versions(), "overlong": sum(OVERLONG in own for own in raw)}
+        options = {
+            key: str(value) if isinstance(value, Path) else value
+            for key, value in vars(arguments).items()
+        }
+        results |= {
+            "settings": options,
+            "versions": versions(),
+            "overlong": sum(OVERLONG in own for own in raw),
+        }
         write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
         write_json_lines(folder / "items.jsonl", lines)
         write_text(folder / "report.md", prm_report(results))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that a PRM is evaluated on: ProcessBench, PRMBench, and problems with candidate responses."""
+"""Data that a PRM is evaluated on: ProcessBench, PRMBench, and problems with candidate
+responses."""
 
 import json
 import re
@@ -68,33 +69,48 @@ class LabeledProblem:
 
 
 def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
-    """Read a split from ``<data>/<split>.json`` (or .jsonl, .parquet), or from the hub if ``data`` is not a folder."""
+    """Read a split from ``<data>/<split>.json`` (or .jsonl, .parquet), or from the hub if ``data``
+    is not a folder."""
     if not Path(data).is_dir():
         if data != PROCESSBENCH:
-            raise RunError(f"{data} is not a folder; give one with gsm8k.json and so on, or {PROCESSBENCH} for the hub")
+            raise RunError(
+                f"{data} is not a folder; give one with gsm8k.json and so on, or {PROCESSBENCH} for"
+                " the hub"
+            )
         import datasets
 
         return iter(datasets.load_dataset(PROCESSBENCH, split=split))
-    found = [path for suffix in ("json", "jsonl", "parquet") if (path := Path(data) / f"{split}.{suffix}").is_file()]
+    found = [
+        path
+        for suffix in ("json", "jsonl", "parquet")
+        if (path := Path(data) / f"{split}.{suffix}").is_file()
+    ]
     if not found:
-        raise RunError(f"{data} has no {split}.json, {split}.jsonl or {split}.parquet; --splits chooses others")
+        raise RunError(
+            f"{data} has no {split}.json, {split}.jsonl or {split}.parquet; --splits chooses others"
+        )
     return read_rows(found[0])
 
 
 def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
     """Return all rows of a split, with the steps joined into one response.
 
-    ``RunError`` or ``SourceError``: the file does not exist, or a row is not in the format of ProcessBench.
+    ``RunError`` or ``SourceError``: the file does not exist, or a row is not in the format of
+    ProcessBench.
     """
     items = []
     for number, row in enumerate(_processbench_rows(data, split), start=1):
         where = f"{data} split {split} row {number}"
-        problem, steps, label = (_field(row, (name,), where) for name in ("problem", "steps", "label"))
+        problem, steps, label = (
+            _field(row, (name,), where) for name in ("problem", "steps", "label")
+        )
         if not steps or not -1 <= label < len(steps):
             raise RunError(f"{where}: label {label} does not fit {len(steps)} steps")
         text, ends = join_steps(steps, prefix, separator)
         name = str(row.get("id", f"{split}-{number - 1}"))
-        items.append(ProcessBenchItem(name, split, label, LabeledResponse(problem, text, ends, tuple(steps))))
+        items.append(
+            ProcessBenchItem(name, split, label, LabeledResponse(problem, text, ends, tuple(steps)))
+        )
     return items
 
 
@@ -105,40 +121,64 @@ def _prmbench_rows(data: str) -> Iterator[Mapping[str, Any]]:
 
         return iter(datasets.load_dataset(PRMBENCH, split="train"))
     path = Path(data)
-    files = sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}")) if path.is_dir() else [path]
+    files = (
+        sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}"))
+        if path.is_dir()
+        else [path]
+    )
     if not files or not files[0].is_file():
-        raise RunError(f"{data} is neither a file nor a folder with .jsonl or .parquet files, nor {PRMBENCH}")
+        raise RunError(
+            f"{data} is neither a file nor a folder with .jsonl or .parquet files, nor {PRMBENCH}"
+        )
     return chain.from_iterable(map(read_rows, files))
 
 
 def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
-    """Return the rows of PRMBench, each once, with the numbers before the steps removed, as its authors do.
+    """Return the rows of PRMBench, each once, with the numbers before the steps removed, as its
+    authors do.
 
-    Numbers of wrong steps beyond the last step say nothing, there as here. ``RunError`` or ``SourceError``: the file
-    does not exist, or a row is not in the format of PRMBench.
+    Numbers of wrong steps beyond the last step say nothing, there as here. ``RunError`` or
+    ``SourceError``: the file does not exist, or a row is not in the format of PRMBench.
     """
     items: dict[str, PrmBenchItem] = {}
     names = ("idx", "classification", "modified_question", "modified_process", "error_steps")
     for number, row in enumerate(_prmbench_rows(data), start=1):
         where = f"{data} row {number}"
         index, kind, question, steps, wrong = (_field(row, (name,), where) for name in names)
-        if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
-            raise RunError(f"{where}: modified_process must be a list of texts, not empty, got {str(steps)[:60]!r}")
-        if not isinstance(wrong, list) or not all(isinstance(step, int) and step > 0 for step in wrong):
-            raise RunError(f"{where}: error_steps must be a list of numbers from 1 on, got {str(wrong)[:60]!r}")
+        if (
+            not isinstance(steps, list)
+            or not steps
+            or not all(isinstance(step, str) for step in steps)
+        ):
+            raise RunError(
+                f"{where}: modified_process must be a list of texts, not empty, got"
+                f" {str(steps)[:60]!r}"
+            )
+        if not isinstance(wrong, list) or not all(
+            isinstance(step, int) and step > 0 for step in wrong
+        ):
+            raise RunError(
+                f"{where}: error_steps must be a list of numbers from 1 on, got {str(wrong)[:60]!r}"
+            )
         steps = [_STEP_NUMBER.sub("", step.strip(), count=1) for step in steps]
         text, ends = join_steps(steps, prefix, separator)
         right = tuple(step not in wrong for step in range(1, len(steps) + 1))
         name = f"{kind}_{index}"
-        items.setdefault(name, PrmBenchItem(name, kind, right, LabeledResponse(question, text, ends, tuple(steps))))
+        items.setdefault(
+            name,
+            PrmBenchItem(name, kind, right, LabeledResponse(question, text, ends, tuple(steps))),
+        )
     if not items:
         raise RunError(f"{data} has no rows")
     return list(items.values())
 
 
 def split_response(text: str, pattern: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the steps of a response as generated, and where they end: at the separators that ``pattern`` matches."""
-    steps, ends, start = [], [], 0
+    """Return the steps of a response as generated, and where they end: at the separators that
+    ``pattern`` matches."""
+    steps = []
+    ends = []
+    start = 0
     for match in [*re.finditer(pattern, text), None]:
         stop = match.start() if match else len(text)
         if text[start:stop].strip():
@@ -155,22 +195,29 @@ def _field(row: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
     raise RunError(f"{where}: no field {' or '.join(map(repr, names))}; it has {sorted(row)}")
 
 
-def _list(row: Mapping[str, Any], names: Sequence[str], where: str, length: int | None = None) -> list[Any]:
+def _list(
+    row: Mapping[str, Any], names: Sequence[str], where: str, length: int | None = None
+) -> list[Any]:
     """Return a list of a row, with one value for each of ``length`` responses."""
     values = _field(row, names, where)
     if not isinstance(values, list) or not values:
-        raise RunError(f"{where}: {names[0]} must be a list that is not empty, got {str(values)[:60]!r}")
+        raise RunError(
+            f"{where}: {names[0]} must be a list that is not empty, got {str(values)[:60]!r}"
+        )
     if length is not None and len(values) != length:
         raise RunError(f"{where}: {names[0]} must have one value for each of {length} responses")
     return values
 
 
-def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: str) -> list[LabeledProblem]:
+def read_problems(
+    path: Path, pattern: str, prefix: str, separator: str, style: str
+) -> list[LabeledProblem]:
     """Read problems with candidates; :mod:`eval.prm` describes the file.
 
-    ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and ``separator`` join lists
-    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.answer_extraction`). ``RunError`` or
-    ``SourceError``: the file cannot be read, a row does not fit, or only some rows have labels.
+    ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and
+    ``separator`` join lists of steps, ``style`` says how answers are found
+    (:mod:`prime_ext.verifiers.math.answer_extraction`). ``RunError`` or ``SourceError``: the file
+    cannot be read, a row does not fit, or only some rows have labels.
     """
     problems = []
     for number, row in enumerate(read_rows(path), start=1):
@@ -178,15 +225,25 @@ def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: 
         prompt = _field(row, ("prompt", "problem"), where)
         responses = []
         for place, value in enumerate(_list(row, ("completions", "responses"), where), start=1):
-            if isinstance(value, list) and value and all(isinstance(step, str) and step.strip() for step in value):
+            if (
+                isinstance(value, list)
+                and value
+                and all(isinstance(step, str) and step.strip() for step in value)
+            ):
                 text, ends = join_steps(value, prefix, separator)
                 responses.append(LabeledResponse(prompt, text, ends, tuple(value)))
             elif isinstance(value, str) and value.strip():
                 steps, ends = split_response(value, pattern)
                 responses.append(LabeledResponse(prompt, value, ends, steps))
             else:
-                raise RunError(f"{where}: response {place} must be a text or a list of steps, and not empty")
-        correct = _correctness(row, responses, where, style) if "correctness" in row or "gold" in row else None
+                raise RunError(
+                    f"{where}: response {place} must be a text or a list of steps, and not empty"
+                )
+        correct = (
+            _correctness(row, responses, where, style)
+            if "correctness" in row or "gold" in row
+            else None
+        )
         if problems and (correct is None) != (problems[0].correct is None):
             raise RunError(f"{where}: correctness or gold must be in all rows or in none")
         answers = _answers(row, responses, correct or [False] * len(responses), where, style)
@@ -196,7 +253,9 @@ def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: 
     return problems
 
 
-def _correctness(row: Mapping[str, Any], responses: list[LabeledResponse], where: str, style: str) -> list[bool]:
+def _correctness(
+    row: Mapping[str, Any], responses: list[LabeledResponse], where: str, style: str
+) -> list[bool]:
     if "correctness" in row:
         values = _list(row, ("correctness",), where, len(responses))
         if wrong := [value for value in values if value not in (0, 1)]:
@@ -209,12 +268,18 @@ def _correctness(row: Mapping[str, Any], responses: list[LabeledResponse], where
     verdicts = MathVerifier().verify_batch([(r.text, gold) for r in responses], extraction=style)
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)
     if failed is not None:
-        raise RunError(f"{where}: a response could not be graded ({failed.detail}); give correctness")
+        raise RunError(
+            f"{where}: a response could not be graded ({failed.detail}); give correctness"
+        )
     return [verdict.score == 1.0 for verdict in verdicts]
 
 
 def _answers(
-    row: Mapping[str, Any], responses: list[LabeledResponse], correct: list[bool], where: str, style: str
+    row: Mapping[str, Any],
+    responses: list[LabeledResponse],
+    correct: list[bool],
+    where: str,
+    style: str,
 ) -> list[str | None]:
     if "answers" in row:
         given = _list(row, ("answers",), where, len(responses))

@@ -39,29 +39,40 @@ from prime_ext.utils.run_store import Row, RunError
 Results = tuple[dict[str, Any], list[dict[str, Any]]]
 _MODES = {
     "protocol": "Official protocol: one threshold, the best on {}, for all splits",
-    "oracle": "Oracle thresholds: each split's own best (chosen on its labels; not comparable with the protocol)",
+    "oracle": (
+        "Oracle thresholds: each split's own best (chosen on its labels; not comparable with the"
+        " protocol)"
+    ),
 }
-# Dimensions of PRMBench and their classes, as the released data spells them, with the leaderboard's columns.
+# Dimensions of PRMBench and their classes, as the released data spells them, with the leaderboard's
+# columns.
 DIMENSIONS = {
     "simplicity": {"redundency": "NR", "circular": "NCL"},
-    "soundness": {"counterfactual": "ES", "step_contradiction": "SC", "domain_inconsistency": "DC", "confidence": "CI"},
+    "soundness": {
+        "counterfactual": "ES",
+        "step_contradiction": "SC",
+        "domain_inconsistency": "DC",
+        "confidence": "CI",
+    },
     "sensitivity": {"missing_condition": "PS", "deception": "DR", "multi_solutions": "MS"},
 }
 TITLES = {"processbench": "ProcessBench", "prmbench": "PRMBench", "best-of-n": "Best of N"}
-# The scores that are printed, all others being in the report; the first chooses. An implicit PRM is trained on its sum.
+# The scores that are printed, all others being in the report; the first chooses. An implicit PRM is
+# trained on its sum.
 SHOWN = {
     "implicit": ("sum of step", "mean of step", "min of step", "min of prefix"),
     "classifier": ("min", "mean", "last", "product"),
 }
 
 
-# ---- ProcessBench --------------------------------------------------------------------------------------------------
+# ---- ProcessBench --------------------------------------------------------------------------------
 
 
 def processbench_results(
     arguments: argparse.Namespace, items: Sequence[ProcessBenchItem], raw: Sequence[Row]
 ) -> Results:
-    """Return F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
+    """Return F1 with the threshold of one split for all (the official protocol), and with each
+    split's own best one.
 
     ``RunError``: all responses of a split are too long.
     """
@@ -73,14 +84,17 @@ def processbench_results(
     fitted = {}
     for split, rows in splits.items():
         try:
-            fitted[split], _ = fit_threshold([scores[row] for row in rows], [items[row].label for row in rows])
+            fitted[split], _ = fit_threshold(
+                [scores[row] for row in rows], [items[row].label for row in rows]
+            )
         except ValueError as error:
             raise RunError(f"split {split}: {error}; raise --max-length") from error
     protocol = fitted[arguments.threshold_split]
     thresholds = {"protocol": dict.fromkeys(splits, protocol), "oracle": fitted}
     results: dict[str, Any] = {"task": "processbench", "threshold_split": arguments.threshold_split}
     for mode, threshold_of in thresholds.items():
-        found, samples = {}, []
+        found = {}
+        samples = []
         for split, rows in splits.items():
             labels = [items[row].label for row in rows]
             predictions = [find_error(scores[row], threshold_of[split]) for row in rows]
@@ -108,10 +122,12 @@ def processbench_results(
     return results, lines
 
 
-# ---- PRMBench ----------------------------------------------------------------------------------------------------
+# ---- PRMBench ------------------------------------------------------------------------------------
 
 
-def prmbench_results(arguments: argparse.Namespace, items: Sequence[PrmBenchItem], raw: Sequence[Row]) -> Results:
+def prmbench_results(
+    arguments: argparse.Namespace, items: Sequence[PrmBenchItem], raw: Sequence[Row]
+) -> Results:
     """Return PRMScore of each class, the means of the dimensions, and PRMScore of all steps.
 
     Responses that are too long are left out, as in the released code. ``RunError``: all are.
@@ -122,12 +138,16 @@ def prmbench_results(arguments: argparse.Namespace, items: Sequence[PrmBenchItem
     if not rows:
         raise RunError("all responses are too long; raise --max-length")
     right = [items[row].right for row in rows]
-    count_R4 = np.array([count_steps(scores[row], items[row].right, arguments.threshold) for row in rows])
+    count_R4 = np.array(
+        [count_steps(scores[row], items[row].right, arguments.threshold) for row in rows]
+    )
     kinds = [items[row].split for row in rows]
     classes = {}
     for kind in (*dict.fromkeys(kinds), "overall"):
         count_X4 = count_R4 if kind == "overall" else count_R4[[own == kind for own in kinds]]
-        samples = compute_prm_score(count_X4[resample(len(count_X4), arguments.resamples, arguments.seed)].sum(1))
+        samples = compute_prm_score(
+            count_X4[resample(len(count_X4), arguments.resamples, arguments.seed)].sum(1)
+        )
         classes[kind] = {
             **{name: float(value) for name, value in compute_prm_score(count_X4.sum(0)).items()},
             "prm_score_interval": compute_interval(samples["prm_score"]),
@@ -141,21 +161,31 @@ def prmbench_results(arguments: argparse.Namespace, items: Sequence[PrmBenchItem
         for name, own in DIMENSIONS.items()
         if own.keys() <= classes.keys()
     }
-    results = {"task": "prmbench", "threshold": arguments.threshold, "classes": classes, "dimensions": means}
+    results = {
+        "task": "prmbench",
+        "threshold": arguments.threshold,
+        "classes": classes,
+        "dimensions": means,
+    }
     results["best_threshold"] = {"threshold": best_threshold, "prm_score": best}
     pairs = zip(items, scores, strict=True)
-    return results, [{"id": x.id, "split": x.split, "right": x.right, "step_scores": own} for x, own in pairs]
+    return results, [
+        {"id": x.id, "split": x.split, "right": x.right, "step_scores": own} for x, own in pairs
+    ]
 
 
-# ---- candidates ----------------------------------------------------------------------------------------------------
+# ---- candidates ----------------------------------------------------------------------------------
 
 
 def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[str, list[float]]:
     """Return scores of all responses by name: every aggregation of every kind of step score.
 
-    Responses that are too long have -infinity. Products are of probabilities, which only classifiers give.
+    Responses that are too long have -infinity. Products are of probabilities, which only
+    classifiers give.
     """
-    aggregations = [how for how in AGGREGATIONS if how != "product" or arguments.scorer == "classifier"]
+    aggregations = [
+        how for how in AGGREGATIONS if how != "product" or arguments.scorer == "classifier"
+    ]
     kinds = {"": ("", True)}
     if arguments.scorer == "implicit":
         with_reference = arguments.reference is not None
@@ -167,7 +197,8 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
         of_steps = [step_scores(own, kind, arguments.coefficient, with_reference) for own in raw]
         for how in aggregations:
             named[f"{how} of {name}" if name else how] = [
-                -math.inf if own is None else float(AGGREGATIONS[how](np.asarray(own))) for own in of_steps
+                -math.inf if own is None else float(AGGREGATIONS[how](np.asarray(own)))
+                for own in of_steps
             ]
     return named
 
@@ -178,9 +209,11 @@ def candidate_results(
     raw: Sequence[Row],
     description: Mapping[str, Any],
 ) -> Results:
-    """Return best-of-N of every score, pass@N, maj@N, and how often a correct response is ahead of a wrong one.
+    """Return best-of-N of every score, pass@N, maj@N, and how often a correct response is ahead of
+    a wrong one.
 
-    The lines say which candidate the PRM chooses, and its probability of being right where ``description`` gives one.
+    The lines say which candidate the PRM chooses, and its probability of being right where
+    ``description`` gives one.
     """
     named = response_scores(arguments, raw)
     starts = [0, *np.cumsum([len(problem.responses) for problem in problems])]
@@ -189,13 +222,20 @@ def candidate_results(
     if problems[0].correct is not None:
         results |= _measure(arguments, problems, parts)
     judge = SHOWN[arguments.scorer][0]
-    chosen = {start + int(np.argmax(own)) for start, own in zip(starts[:-1], parts[judge], strict=True)}
+    chosen = {
+        start + int(np.argmax(own)) for start, own in zip(starts[:-1], parts[judge], strict=True)
+    }
     # Of the rewards that it was trained on.
-    trained = (arguments.reference, arguments.coefficient) == (description.get("reference"), description.get("beta"))
+    trained = (arguments.reference, arguments.coefficient) == (
+        description.get("reference"),
+        description.get("beta"),
+    )
     lines = []
     places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
     for number, (problem, place) in enumerate(places):
-        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
+        scores = {
+            name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()
+        }
         line = {"id": problem.id, "response": place, "chosen": number in chosen, "scores": scores}
         line["correct"] = None if problem.correct is None else problem.correct[place]
         if trained and scores[judge] is not None:
@@ -205,11 +245,19 @@ def candidate_results(
 
 
 def _measure(
-    arguments: argparse.Namespace, problems: Sequence[LabeledProblem], parts: Mapping[str, Sequence[Sequence[float]]]
+    arguments: argparse.Namespace,
+    problems: Sequence[LabeledProblem],
+    parts: Mapping[str, Sequence[Sequence[float]]],
 ) -> dict[str, Any]:
     """Measure the scores of problems with labels; ``parts`` are by name and problem."""
-    sizes = [2**power for power in range(min(len(problem.responses) for problem in problems).bit_length())]
-    ballots = [count_votes(own.answers, [float(hit) for hit in own.correct], operator.eq) for own in problems]
+    sizes = [
+        2**power
+        for power in range(min(len(problem.responses) for problem in problems).bit_length())
+    ]
+    ballots = [
+        count_votes(own.answers, [float(hit) for hit in own.correct], operator.eq)
+        for own in problems
+    ]
     how = (arguments.resamples, arguments.seed)
     table: dict[str, dict[str, Any]] = {}
     for n in sizes:
@@ -219,36 +267,53 @@ def _measure(
         }
         for name, part in parts.items():
             zipped = zip(part, problems, strict=True)
-            columns[f"best, {name}"] = [compute_best_of(own, problem.correct, n) for own, problem in zipped]
+            columns[f"best, {name}"] = [
+                compute_best_of(own, problem.correct, n) for own, problem in zipped
+            ]
         for name, values in columns.items():
             table.setdefault(name, {})[str(n)] = mean_interval(values, *how)
     ahead = {}
     for name, part in parts.items():
-        counts = [count_ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
+        counts = [
+            count_ordered_pairs(own, problem.correct)
+            for own, problem in zip(part, problems, strict=True)
+        ]
         ahead[name] = pairwise_accuracy(counts, *how)
     return {"n": sizes, "best_of_n": table, "pairwise_accuracy": ahead}
 
 
-# ---- reports -------------------------------------------------------------------------------------------------------
+# ---- reports -------------------------------------------------------------------------------------
 
 
 def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
     """Format a share in percent with its 95 % interval."""
     if own is None:
         return "-"
-    return f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to {percent(own['high'])})"
+    return (
+        f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to"
+        f" {percent(own['high'])})"
+    )
 
 
 def prm_report(results: Mapping[str, Any], short: bool = False) -> str:
-    """Return the results of any of the tasks as Markdown; of candidates ``short`` shows six rows."""
-    settings, task = results["settings"], results["task"]
+    """Return the results of any of the tasks as Markdown; of candidates ``short`` shows six
+    rows."""
+    settings = results["settings"]
+    task = results["task"]
     page = Page(TITLES[task])
     page.text(f"Model: {settings['model']}")
     if settings["scorer"] == "implicit":
-        page.text(f"Reference: {settings['reference'] or 'none'}, coefficient {settings['coefficient']:g}")
-    page.text("Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()))
+        page.text(
+            f"Reference: {settings['reference'] or 'none'}, coefficient {settings['coefficient']:g}"
+        )
+    page.text(
+        "Versions: "
+        + ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    )
     if settings["limit"]:
-        what = {"processbench": "responses of each split", "prmbench": "responses"}.get(task, "problems")
+        what = {"processbench": "responses of each split", "prmbench": "responses"}.get(
+            task, "problems"
+        )
         page.text(f"Only a random sample of {settings['limit']} {what} was scored.")
     if task == "processbench":
         _add_processbench(page, results)
@@ -257,7 +322,9 @@ def prm_report(results: Mapping[str, Any], short: bool = False) -> str:
     else:
         _add_candidates(page, results, short)
     if results["overlong"]:
-        fate = {"processbench": "count as wrong", "prmbench": "are left out"}.get(task, "are chosen last")
+        fate = {"processbench": "count as wrong", "prmbench": "are left out"}.get(
+            task, "are chosen last"
+        )
         page.text(f"{results['overlong']} responses were longer than --max-length; they {fate}.")
     return page.markdown()
 
@@ -278,19 +345,29 @@ def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
             for split, own in results[mode]["splits"].items()
         ]
         average = _cell(results[mode]["average_f1_interval"], results[mode]["average_f1"])
-        head = ["split", "responses", "error accuracy", "correct accuracy", "F1 (95 %)", "threshold"]
+        head = [
+            "split",
+            "responses",
+            "error accuracy",
+            "correct accuracy",
+            "F1 (95 %)",
+            "threshold",
+        ]
         page.table(head, [*rows, ["average", "", "", "", average, ""]])
     page.text(
-        "Percent. F1 is the harmonic mean of the two accuracies, the average the plain mean of the splits' F1. "
-        f"Intervals resample responses {settings['resamples']} times with the threshold held fixed; what choosing the "
-        f"threshold adds is not in them. Step score: {settings['step_score']}. Step judged wrong: score below the "
-        "threshold, strictly."
+        "Percent. F1 is the harmonic mean of the two accuracies, the average the plain mean of the"
+        f" splits' F1. Intervals resample responses {settings['resamples']} times with the"
+        " threshold held fixed; what choosing the threshold adds is not in them. Step score:"
+        f" {settings['step_score']}. Step judged wrong: score below the threshold, strictly."
     )
 
 
 def _add_prmbench(page: Page, results: Mapping[str, Any]) -> None:
-    settings, best = results["settings"], results["best_threshold"]
-    columns = {kind: f"{kind} ({short})" for own in DIMENSIONS.values() for kind, short in own.items()}
+    settings = results["settings"]
+    best = results["best_threshold"]
+    columns = {
+        kind: f"{kind} ({short})" for own in DIMENSIONS.values() for kind, short in own.items()
+    }
     rows = [
         [
             columns.get(kind, kind),
@@ -302,19 +379,25 @@ def _add_prmbench(page: Page, results: Mapping[str, Any]) -> None:
         ]
         for kind, own in results["classes"].items()
     ]
-    rows += [[f"mean of {name}", "", "", "", "", percent(value)] for name, value in results["dimensions"].items()]
+    rows += [
+        [f"mean of {name}", "", "", "", "", percent(value)]
+        for name, value in results["dimensions"].items()
+    ]
     page.table(["class", "responses", "wrong steps", "F1", "negative F1", "PRMScore (95 %)"], rows)
     page.text(
-        "Percent. F1 is that of right steps, negative F1 that of wrong steps, PRMScore their mean (F1 where no step is "
-        f"wrong); overall pools all steps. Step judged right: score above {results['threshold']:g}, strictly; the best "
-        f"threshold for these labels, {best['threshold']:.6g}, would give {percent(best['prm_score'])} overall. "
-        f"Intervals resample responses {settings['resamples']} times."
+        "Percent. F1 is that of right steps, negative F1 that of wrong steps, PRMScore their mean"
+        " (F1 where no step is wrong); overall pools all steps. Step judged right: score above"
+        f" {results['threshold']:g}, strictly; the best threshold for these labels,"
+        f" {best['threshold']:.6g}, would give {percent(best['prm_score'])} overall. Intervals"
+        f" resample responses {settings['resamples']} times."
     )
 
 
 def _add_candidates(page: Page, results: Mapping[str, Any], short: bool) -> None:
     shown = SHOWN[results["settings"]["scorer"]]
-    page.text(f"items.jsonl names the candidate with the highest {shown[0]} of each problem: chosen.")
+    page.text(
+        f"items.jsonl names the candidate with the highest {shown[0]} of each problem: chosen."
+    )
     if "best_of_n" not in results:
         page.text(f"The {results['problems']} problems have no labels, so nothing is measured.")
         return
@@ -325,8 +408,9 @@ def _add_candidates(page: Page, results: Mapping[str, Any], short: bool) -> None
         rows = [row for row in rows if row[0] in wanted]
     page.table(["", *(f"N={n}" for n in sizes)], rows)
     page.text(
-        f"Percent of {results['problems']} problems (95 % interval over problems, {results['settings']['resamples']} "
-        "resamples), each the expectation over all subsets of N candidates."
+        f"Percent of {results['problems']} problems (95 % interval over problems,"
+        f" {results['settings']['resamples']} resamples), each the expectation over all subsets of"
+        " N candidates."
     )
     if short:
         return

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step scores by implicit PRMs and by token-classification PRMs, with transformers.
 
-Results are kept raw (sums of log-ratios, probabilities), so that every score made of them is free afterwards.
+Results are kept raw (sums of log-ratios, probabilities), so that every score made of them is free
+afterwards.
 """
 
 import hashlib
@@ -29,20 +30,30 @@ OVERLONG = "overlong"
 
 
 class LogProbModel:
-    """A causal language model that returns log-probabilities of given tokens, a chunk of logits at a time.
+    """A causal language model that returns log-probabilities of given tokens, a chunk of logits at
+    a time.
 
-    Models whose logits are not simply hidden states times the output embedding (a bias, a scale, a soft cap) are
-    recognized when they are loaded, and their logits are computed in full; ``chunked`` says which it is.
+    Models whose logits are not simply hidden states times the output embedding (a bias, a scale, a
+    soft cap) are recognized when they are loaded, and their logits are computed in full;
+    ``chunked`` says which it is.
     """
 
     def __init__(
-        self, path: str, device: torch.device, dtype: torch.dtype, chunk: int = 256, trust_remote_code: bool = False
+        self,
+        path: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        chunk: int = 256,
+        trust_remote_code: bool = False,
     ):
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, trust_remote_code=trust_remote_code
+        )
         self.model = model.eval().requires_grad_(False).to(device)
-        self.device, self.chunk = device, chunk
+        self.device = device
+        self.chunk = chunk
         self.chunked = self._head_is_plain()
 
     @torch.no_grad()
@@ -56,11 +67,17 @@ class LogProbModel:
     @torch.no_grad()
     def log_probs(self, batch: Sequence[TokenizedSteps], pad: int) -> list[torch.Tensor]:
         """Return log-probabilities of the response tokens of each row, float32 on the host."""
-        id_BT, mask_BT = (part.to(self.device) for part in pad_inputs([torch.tensor(t.ids) for t in batch], pad))
+        id_BT, mask_BT = (
+            part.to(self.device) for part in pad_inputs([torch.tensor(t.ids) for t in batch], pad)
+        )
         places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
-        target_N = torch.cat([id_BT[row, place.start + 1 : place.stop + 1] for row, place in places])
+        target_N = torch.cat(
+            [id_BT[row, place.start + 1 : place.stop + 1] for row, place in places]
+        )
         if self.chunked:
-            hidden_BTH = self.model.base_model(input_ids=id_BT, attention_mask=mask_BT).last_hidden_state
+            hidden_BTH = self.model.base_model(
+                input_ids=id_BT, attention_mask=mask_BT
+            ).last_hidden_state
             hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
             head_VH = self.model.get_output_embeddings().weight
             log_prob_N, _ = compute_log_probs_and_entropy(
@@ -70,15 +87,29 @@ class LogProbModel:
             logits_BTV = self.model(input_ids=id_BT, attention_mask=mask_BT).logits
             logits_NV = torch.cat([logits_BTV[row, place] for row, place in places]).float()
             log_prob_N = logits_NV.log_softmax(-1).gather(-1, target_N[:, None])[:, 0]
-        return list(log_prob_N.float().cpu().split([place.stop - place.start for _, place in places]))
+        return list(
+            log_prob_N.float().cpu().split([place.stop - place.start for _, place in places])
+        )
 
 
 class ImplicitScorer:
-    """Log-ratios of a model and its reference, or the model's log-probabilities alone, summed over each step."""
+    """Log-ratios of a model and its reference, or the model's log-probabilities alone, summed over
+    each step."""
 
-    def __init__(self, model: LogProbModel, reference: LogProbModel | None, encoder: TextEncoder, max_length: int):
-        self.model, self.reference, self.encoder, self.max_length = model, reference, encoder, max_length
-        own, other = (None if one is None else one.model.config.vocab_size for one in (model, reference))
+    def __init__(
+        self,
+        model: LogProbModel,
+        reference: LogProbModel | None,
+        encoder: TextEncoder,
+        max_length: int,
+    ):
+        self.model = model
+        self.reference = reference
+        self.encoder = encoder
+        self.max_length = max_length
+        own, other = (
+            None if one is None else one.model.config.vocab_size for one in (model, reference)
+        )
         if other not in (None, own):
             sizes = f"the reference has {other} tokens, the model {own}"
             raise RunError(f"{sizes}; a reference must have the model's vocabulary")
@@ -86,7 +117,9 @@ class ImplicitScorer:
     def tokens(self, response: LabeledResponse) -> TokenizedSteps:
         prompt = self.encoder.prompt(response.prompt)
         ids, ends = self.encoder.response(response.text, response.char_ends)
-        return TokenizedSteps([*prompt, *ids], len(prompt), tuple(len(prompt) + end for end in ends))
+        return TokenizedSteps(
+            [*prompt, *ids], len(prompt), tuple(len(prompt) + end for end in ends)
+        )
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """Return ``log_prob`` and ``log_ratio`` (with a reference) summed over each step."""
@@ -109,10 +142,12 @@ class ImplicitScorer:
 
 
 class ClassifierScorer:
-    """Probability of the positive class at the end of each step, by a token-classification model."""
+    """Probability of the positive class at the end of each step, by a token-classification
+    model."""
 
     def __init__(self, model: TokenClassifier):
-        self.model, self.max_length = model, model.max_length
+        self.model = model
+        self.max_length = model.max_length
 
     def tokens(self, response: LabeledResponse) -> TokenizedSteps:
         return self.model.tokens(response.prompt, response.steps)
@@ -122,8 +157,11 @@ class ClassifierScorer:
         return [{"probability": values} for values in self.model.score_inputs(batch)]
 
 
-def step_scores(result: Row, kind: str, coefficient: float | None, with_reference: bool = True) -> list[float] | None:
-    """Return scores of the steps from a scorer's result: None if it was too long, a classifier's probabilities, or
+def step_scores(
+    result: Row, kind: str, coefficient: float | None, with_reference: bool = True
+) -> list[float] | None:
+    """Return scores of the steps from a scorer's result: None if it was too long, a classifier's
+    probabilities, or
 
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
     * ``step``: coefficient * sum of q in the step.
@@ -137,11 +175,15 @@ def step_scores(result: Row, kind: str, coefficient: float | None, with_referenc
 
 
 def model_identity(path: str | None) -> Any:
-    """Name of a model; for a local one also size and time of its weights, so that a retrained one is another."""
+    """Name of a model; for a local one also size and time of its weights, so that a retrained one
+    is another."""
     if path is None or not Path(path).is_dir():
         return path
     files = sorted(p for p in Path(path).iterdir() if p.suffix in (".safetensors", ".bin"))
-    return [str(Path(path).resolve()), [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files]]
+    return [
+        str(Path(path).resolve()),
+        [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files],
+    ]
 
 
 def _key(row: TokenizedSteps) -> str:
@@ -149,17 +191,29 @@ def _key(row: TokenizedSteps) -> str:
 
 
 def score_all(
-    scorer: ImplicitScorer | ClassifierScorer, rows: Sequence[TokenizedSteps], path: Path, batch_tokens: int
+    scorer: ImplicitScorer | ClassifierScorer,
+    rows: Sequence[TokenizedSteps],
+    path: Path,
+    batch_tokens: int,
 ) -> list[Row]:
-    """Return results of all rows, in order; missing ones are computed and kept in the file, long ones first.
+    """Return results of all rows, in order; missing ones are computed and kept in the file, long
+    ones first.
 
-    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``. A batch has at most
-    ``batch_tokens`` padded tokens, and at least one response.
+    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``. A batch
+    has at most ``batch_tokens`` padded tokens, and at least one response.
     """
     keys = list(map(_key, rows))
     lines = LineFile(path, itemgetter("key"), ("key", "result"))
-    overlong = {key: {OVERLONG: len(row)} for key, row in zip(keys, rows, strict=True) if len(row) > scorer.max_length}
-    missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in lines.rows and key not in overlong}
+    overlong = {
+        key: {OVERLONG: len(row)}
+        for key, row in zip(keys, rows, strict=True)
+        if len(row) > scorer.max_length
+    }
+    missing = {
+        key: row
+        for key, row in zip(keys, rows, strict=True)
+        if key not in lines.rows and key not in overlong
+    }
     total = len(set(keys))
     with lines, tqdm(total=total, initial=total - len(missing), desc="scoring") as progress:
         for batch in length_buckets(list(missing.values()), batch_tokens):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts for a model: a task's prompt with another system message, worked examples, or as plain text.
+"""Prompts for a model: a task's prompt with another system message, worked examples, or as plain
+text.
 
-The few-shot file is described in docs/reference/evaluation.md. In a chat every example is a message of the user, by the
-task's prompt, and one of the assistant.
+The few-shot file is described in docs/reference/evaluation.md. In a chat every example is a message
+of the user, by the task's prompt, and one of the assistant.
 """
 
 from collections.abc import Mapping
@@ -36,11 +37,14 @@ def _shape(text: str) -> str:
 
 @dataclass(frozen=True)
 class FewShot:
-    """Worked examples; ``separator`` is between plain texts, and a response ends at one of ``stop``."""
+    """Worked examples; ``separator`` is between plain texts, and a response ends at one of
+    ``stop``."""
 
     __pydantic_config__ = STRICT
 
-    examples: Annotated[tuple[Annotated[Mapping[str, str], AfterValidator(_example)], ...], Field(min_length=1)] = ()
+    examples: Annotated[
+        tuple[Annotated[Mapping[str, str], AfterValidator(_example)], ...], Field(min_length=1)
+    ] = ()
     format: Annotated[str, AfterValidator(_shape)] = "{{prompt}}\n" + _RESPONSE
     separator: str = "\n\n"
     # Line breaks alone are a stop text too.
@@ -48,20 +52,30 @@ class FewShot:
 
 
 def show(
-    task: Task, problem: BenchmarkProblem, prompt_name: str, system: str | None, shot: FewShot, raw: bool
+    task: Task,
+    problem: BenchmarkProblem,
+    prompt_name: str,
+    system: str | None,
+    shot: FewShot,
+    raw: bool,
 ) -> Shown:
     """Return the chat that shows a problem, or with ``raw`` the plain text.
 
-    ``system`` is None for the task's own message, empty for none. ``RunError``: the task has no such prompt, or an
-    example lacks a field of it.
+    ``system`` is None for the task's own message, empty for none. ``RunError``: the task has no
+    such prompt, or an example lacks a field of it.
     """
     if prompt_name not in task.prompts:
-        raise RunError(f"{task.name} has no prompt {prompt_name!r}; it has {', '.join(task.prompts)}")
+        raise RunError(
+            f"{task.name} has no prompt {prompt_name!r}; it has {', '.join(task.prompts)}"
+        )
     prompt = task.prompts[prompt_name]
     for number, example in enumerate(shot.examples, start=1):
         for name in PLACEHOLDER.findall(prompt.user):
             if name not in example:
-                raise RunError(f"few-shot example {number} has no {name!r}, which the prompt of {task.name} shows")
+                raise RunError(
+                    f"few-shot example {number} has no {name!r}, which the prompt of {task.name}"
+                    " shows"
+                )
     user = fill_in(prompt.user, problem.fields)
     # Braces in a system message that was given are its own.
     system = fill_in(prompt.system, problem.fields) if system is None else system
@@ -69,11 +83,17 @@ def show(
     if not raw:
         turns = [{"role": "system", "content": system}] if system else []
         for asked, answered in examples:
-            turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+            turns += [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": answered},
+            ]
         return (*turns, {"role": "user", "content": user})
     if not examples:
         return f"{system}\n\n{user}" if system else user
-    done = [fill_in(shot.format, {"prompt": asked, "response": answered}) for asked, answered in examples]
+    done = [
+        fill_in(shot.format, {"prompt": asked, "response": answered})
+        for asked, answered in examples
+    ]
     begun = fill_in(shot.format.partition(_RESPONSE)[0], {"prompt": user})
     return shot.separator.join([*([system] if system else []), *done, begun])
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published numbers and ours: where a run was made in another way than they, and the papers' tables."""
+"""Published numbers and ours: where a run was made in another way than they, and the papers'
+tables."""
 
 import csv
 import re
@@ -20,7 +21,8 @@ _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
 
 class Paper(NamedTuple):
-    """A published table: its title, the metric of its numbers as the task files call it, and the tasks of its rows."""
+    """A published table: its title, the metric of its numbers as the task files call it, and the
+    tasks of its rows."""
 
     title: str
     metric: str
@@ -43,46 +45,65 @@ PAPERS = {
 
 @cache
 def references(task: str) -> list[Row]:
-    """Return a task's published numbers: ``metric``, ``source``, ``values`` in percent by model, ``rows`` if known."""
+    """Return a task's published numbers: ``metric``, ``source``, ``values`` in percent by model,
+    ``rows`` if known."""
     found: dict[tuple[str, str], Row] = {}
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             if line["task"] == task:
                 key = line["metric"], line["source"]
                 rows = int(line["rows"]) if line["rows"] else None
-                own = found.setdefault(key, {"metric": key[0], "source": key[1], "values": {}, "rows": rows})
+                own = found.setdefault(
+                    key, {"metric": key[0], "source": key[1], "values": {}, "rows": rows}
+                )
                 own["values"][line["model"]] = float(line["value"])
     return list(found.values())
 
 
 def find_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
-    """Return our estimate of a metric of a task file; None if the run has none. ``macro_f1`` has no interval."""
+    """Return our estimate of a metric of a task file; None if the run has none. ``macro_f1`` has no
+    interval."""
     summary = entry["summary"]
     if metric == "macro_f1":
         value = (entry["choice"] or {}).get(metric)
-        return None if value is None else {"value": value, "standard_error": None, "low": None, "high": None}
+        return (
+            None
+            if value is None
+            else {"value": value, "standard_error": None, "low": None, "high": None}
+        )
     mean = f"avg@{summary['samples_per_problem']}"
     return summary["scores"].get(mean if metric in CHOICE_METRICS else metric)
 
 
-def find_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def find_differences(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
     """Return the settings in which two decodings differ, apart from their names."""
     defaults = asdict(Decoding())
     keys = [key for key in dict.fromkeys([*first, *second]) if key != "name"]
-    pairs = {key: (first.get(key, defaults.get(key)), second.get(key, defaults.get(key))) for key in keys}
+    pairs = {
+        key: (first.get(key, defaults.get(key)), second.get(key, defaults.get(key))) for key in keys
+    }
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def list_known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+def list_known_differences(
+    name: str, entry: Mapping[str, Any], reference: Mapping[str, Any]
+) -> list[str]:
     """Return what is known to differ between a published measurement and a task of a run, in words.
 
-    Published single responses were made with the decoding ``paper``, ``avg@k`` and the like with that of k responses.
+    Published single responses were made with the decoding ``paper``, ``avg@k`` and the like with
+    that of k responses.
     """
-    metric, rows, problems = reference["metric"], reference.get("rows"), entry["summary"]["problems"]
+    metric = reference["metric"]
+    rows = reference.get("rows")
+    problems = entry["summary"]["problems"]
     at_k = _AT_K.fullmatch(metric)
     k = int(at_k[1]) if at_k else 1
     known = load_task(name).decoding if name in task_names() else {}
-    fitting = next((own for key, own in known.items() if own.n == k and (at_k or key == "paper")), None)
+    fitting = next(
+        (own for key, own in known.items() if own.n == k and (at_k or key == "paper")), None
+    )
     if fitting is None:
         words = [f"the published decoding of {metric} is not known"]
     else:
@@ -94,46 +115,76 @@ def list_known_differences(name: str, entry: Mapping[str, Any], reference: Mappi
 
 
 def find_best_published(entry: Mapping[str, Any], model: str) -> str:
-    """Return the published number that fits a run best: of its own ``avg@n``, else of single responses.
+    """Return the published number that fits a run best: of its own ``avg@n``, else of single
+    responses.
 
     It is that of the model that ran, else the highest score.
     """
     n = entry["summary"]["samples_per_problem"]
     wanted = (f"avg@{n}", "accuracy", "micro_f1")
-    fitting = [own for metric in wanted for own in entry["references"] if own["metric"] == metric and own["values"]]
+    fitting = [
+        own
+        for metric in wanted
+        for own in entry["references"]
+        if own["metric"] == metric and own["values"]
+    ]
     best = next((own for own in fitting if find_score(entry, own["metric"]) is not None), None)
     if best is None:
         return NONE
-    values, base = best["values"], model.rstrip("/").rpartition("/")[2].casefold()
-    name = next((known for known in values if known.casefold() == base), max(values, key=lambda own: values[own]))
+    values = best["values"]
+    base = model.rstrip("/").rpartition("/")[2].casefold()
+    name = next(
+        (known for known in values if known.casefold() == base),
+        max(values, key=lambda own: values[own]),
+    )
     other = n > 1 and best["metric"] != wanted[0]
     return f"{values[name]:.1f} ({name})" + (f" {best['metric']}" if other else "")
 
 
 def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
-    """Return a published table with a column for every run, and an average where every row has a number."""
+    """Return a published table with a column for every run, and an average where every row has a
+    number."""
     paper = PAPERS[name]
     tasks = {own: load_task(own) for own in paper.tasks}
-    published = {task: next(own for own in references(task) if own["metric"] == paper.metric) for task in tasks}
-    models = list(dict.fromkeys(model for own in published.values() for model in own["values"]))
-    ours = {
-        task: [find_score(run.tasks[task].entry, paper.metric) if task in run.tasks else None for run in runs.values()]
+    published = {
+        task: next(own for own in references(task) if own["metric"] == paper.metric)
         for task in tasks
     }
-    theirs = {task: [own["values"].get(model) for model in models] for task, own in published.items()}
-    rows = [[own.title, *map(score, ours[task]), *map(_format_value, theirs[task])] for task, own in tasks.items()]
+    models = list(dict.fromkeys(model for own in published.values() for model in own["values"]))
+    ours = {
+        task: [
+            find_score(run.tasks[task].entry, paper.metric) if task in run.tasks else None
+            for run in runs.values()
+        ]
+        for task in tasks
+    }
+    theirs = {
+        task: [own["values"].get(model) for model in models] for task, own in published.items()
+    }
+    rows = [
+        [own.title, *map(score, ours[task]), *map(_format_value, theirs[task])]
+        for task, own in tasks.items()
+    ]
     means = [average_tasks(column) for column in zip(*ours.values(), strict=True)]
-    their_means = [None if None in own else sum(own) / len(own) for own in zip(*theirs.values(), strict=True)]
+    their_means = [
+        None if None in own else sum(own) / len(own) for own in zip(*theirs.values(), strict=True)
+    ]
     rows.append(["average", *means, *map(_format_value, their_means)])
     same = "the accuracy" if paper.metric == "accuracy" else f"which is {paper.metric}"
     notes = [
-        f"Percent. Ours: mean score of a response ± standard error over problems ({same}). The average is the plain "
-        "mean, given where every row has a number; averages of published columns are computed from the rows.",
+        (
+            f"Percent. Ours: mean score of a response ± standard error over problems ({same}). The"
+            " average is the plain mean, given where every row has a number; averages of published"
+            " columns are computed from the rows."
+        ),
         *(f"{column}: {run.model}." for column, run in runs.items()),
     ]
     for column, run in runs.items():
         notes += [f"{column}: {words}." for words in _differences(run, tasks, published)]
-    notes += [f"Published: {source}." for source in dict.fromkeys(own["source"] for own in published.values())]
+    notes += [
+        f"Published: {source}."
+        for source in dict.fromkeys(own["source"] for own in published.values())
+    ]
     notes += [f"{own.title}: {own.notes}" for own in tasks.values() if own.notes]
     page = Page(paper.title)
     page.table(["", *runs, *models], rows)
@@ -141,14 +192,20 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     return page
 
 
-def _differences(run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[str, Row]) -> list[str]:
-    """Return the known differences from the published, each once with the titles of the tasks it holds for."""
+def _differences(
+    run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[str, Row]
+) -> list[str]:
+    """Return the known differences from the published, each once with the titles of the tasks it
+    holds for."""
     titles: dict[str, list[str]] = {}
     there = [task for task in tasks if task in run.tasks]
     for task in there:
         for words in list_known_differences(task, run.tasks[task].entry, published[task]):
             titles.setdefault(words, []).append(tasks[task].title)
-    return [words if len(own) == len(there) else f"{', '.join(own)}: {words}" for words, own in titles.items()]
+    return [
+        words if len(own) == len(there) else f"{', '.join(own)}: {words}"
+        for words, own in titles.items()
+    ]
 
 
 def _format_value(value: float | None) -> str:
@@ -156,10 +213,13 @@ def _format_value(value: float | None) -> str:
 
 
 def average_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
-    """Return the mean of scores of tasks without common problems, ± its standard error; a dash if one is missing."""
+    """Return the mean of scores of tasks without common problems, ± its standard error; a dash if
+    one is missing."""
     there = [own for own in estimates if own is not None]
     if not there or len(there) < len(estimates):
         return NONE
     errors = [own["standard_error"] for own in there]
-    error = "" if None in errors else f" ± {percent(sum(own**2 for own in errors) ** 0.5 / len(there))}"
+    error = (
+        "" if None in errors else f" ± {percent(sum(own**2 for own in errors) ** 0.5 / len(there))}"
+    )
     return percent(sum(own["value"] for own in there) / len(there)) + error

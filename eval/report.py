@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of finished runs, and the tables of the papers with a column for every run.
 
-python -m eval.report RUN [RUN ...]                    report.md in each run's folder
-python -m eval.report RUN [RUN ...] --table prime      print table 1 of the PRIME paper with our columns
+python -m eval.report RUN [RUN ...]                    report.md in each run's folder python -m
+eval.report RUN [RUN ...] --table prime      print table 1 of the PRIME paper with our columns
 python -m eval.report RUN [RUN ...] --table pspo       print the table of PSPO with our columns
 """
 
@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
-from eval.published import PAPERS, find_best_published, find_score, list_known_differences, paper_table
+from eval.published import (
+    PAPERS,
+    find_best_published,
+    find_score,
+    list_known_differences,
+    paper_table,
+)
 from eval.results import FinishedRun, TaskRun, load_run
 from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, join_lines
@@ -27,10 +33,11 @@ _SUMMARY = (
     *("truncated, %", "no answer, %", "not judged", "failed"),
 )
 _NOTE = (
-    "Score: mean over problems of the mean score of a response (avg@n; with one greedy response per problem it is the "
-    "accuracy). SE and interval are over problems. Responses that the grader could not judge and responses that failed "
-    "are in no mean. Published: the same model if its numbers are known, else the best one; each task says where the "
-    "numbers come from and what is known to differ."
+    "Score: mean over problems of the mean score of a response (avg@n; with one greedy response per"
+    " problem it is the accuracy). SE and interval are over problems. Responses that the grader"
+    " could not judge and responses that failed are in no mean. Published: the same model if its"
+    " numbers are known, else the best one; each task says where the numbers come from and what is"
+    " known to differ."
 )
 
 
@@ -46,7 +53,10 @@ def report_page(run: FinishedRun) -> Page:
         _add_task(page, task)
     page.heading("Model, settings, versions")
     shown = ("model", "seed", "settings", "versions", "regraded_with", "format")
-    page.table(["setting", "value"], flatten({key: run.results[key] for key in shown if key in run.results}))
+    page.table(
+        ["setting", "value"],
+        flatten({key: run.results[key] for key in shown if key in run.results}),
+    )
     return page
 
 
@@ -54,7 +64,10 @@ def summary_table(run: FinishedRun) -> str:
     """Return the summary of a run for a terminal."""
     table = [_SUMMARY, *_summary(run)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in table
+    )
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -62,7 +75,8 @@ def _summary(run: FinishedRun) -> list[list[str]]:
     """Return a line of the summary for each task."""
     lines = []
     for task in run.tasks.values():
-        entry, summary = task.entry, task.entry["summary"]
+        entry = task.entry
+        summary = task.entry["summary"]
         line = [
             entry["title"],
             score(task.mean),
@@ -80,12 +94,15 @@ def _summary(run: FinishedRun) -> list[list[str]]:
 
 
 def _add_task(page: Page, task: TaskRun) -> None:
-    entry, summary = task.entry, task.entry["summary"]
+    entry = task.entry
+    summary = task.entry["summary"]
     page.heading(entry["title"])
     rows = [
-        [name, score(own), interval(own), number(own["problems"]), number(own["left_out"])]
-        if own
-        else [name, NONE, NONE, "0", number(summary["problems"])]
+        (
+            [name, score(own), interval(own), number(own["problems"]), number(own["left_out"])]
+            if own
+            else [name, NONE, NONE, "0", number(summary["problems"])]
+        )
         for name, own in summary["scores"].items()
     ]
     page.table(["metric", *_ESTIMATE, "problems", "left out"], rows)
@@ -103,12 +120,19 @@ def _add_task(page: Page, task: TaskRun) -> None:
     for name, parts in summary["groups"].items():
         page.heading(f"By {name}", level=3)
         known = {value: own for value, own in parts.items() if own is not None}
-        rows = [[value, score(own), interval(own), number(own["problems"])] for value, own in known.items()]
+        rows = [
+            [value, score(own), interval(own), number(own["problems"])]
+            for value, own in known.items()
+        ]
         page.table([name, *_ESTIMATE, "problems"], rows)
     judged = [[one for one in own if one is not None] for own in task.scores]
     means = [statistics.fmean(own) for own in judged if own]
-    never, always = means.count(0.0), means.count(1.0)
-    page.text(f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,} always.")
+    never = means.count(0.0)
+    always = means.count(1.0)
+    page.text(
+        f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,}"
+        " always."
+    )
     if entry["notes"]:
         page.text(f"Note: {entry['notes']}")
     for kind, row in choose_examples(task).items():
@@ -116,12 +140,21 @@ def _add_task(page: Page, task: TaskRun) -> None:
             page.code(show_prompt(row["prompt"]))
             answer = "none" if row["extracted"] is None else join_lines(row["extracted"], 200)
             page.text(
-                f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
-                f"Answer: {answer}. Gold: {join_lines(row['gold'], 200)}. {join_lines(row['detail'], 400)}"
+                f"Problem {row['problem']}, response {row['sample']}: {row['verdict']},"
+                f" {row['tokens']:,} tokens. Answer: {answer}. Gold:"
+                f" {join_lines(row['gold'], 200)}. {join_lines(row['detail'], 400)}"
             )
             page.code(row["response"])
     with page.details("Settings and hashes"):
-        elsewhere = {"title", "summary", "choice", "references", "notes", "failed_responses", "seconds"}
+        elsewhere = {
+            "title",
+            "summary",
+            "choice",
+            "references",
+            "notes",
+            "failed_responses",
+            "seconds",
+        }
         shown = {key: value for key, value in entry.items() if key not in elsewhere}
         page.table(["setting", "value"], flatten(shown))
 
@@ -138,8 +171,12 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in f1.items()]
     # A run that generated nothing, such as one that only graded again, has no speed.
     if entry.get("response_tokens_per_second") is not None:
-        known.append(("response tokens per second", number(float(entry["response_tokens_per_second"]))))
-    return known + [(f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()]
+        known.append(
+            ("response tokens per second", number(float(entry["response_tokens_per_second"])))
+        )
+    return known + [
+        (f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()
+    ]
 
 
 def find_kind(row: Row) -> str:
@@ -171,7 +208,9 @@ def write_report(folder: Path) -> Path:
 @command("report")
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="eval.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="eval.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", nargs="+", type=Path, help="folder that eval.run wrote")
     parser.add_argument("--table", choices=sorted(PAPERS), help="only print this paper's table")
@@ -179,7 +218,10 @@ def main(words: Sequence[str] | None = None) -> int:
     loaded = [load_run(folder) for folder in arguments.run]
     runs = {run.name: run for run in loaded}
     if len(runs) < len(loaded):
-        raise RunError(f"two runs have a folder of the same name, so their columns could not be told apart: {[*runs]}")
+        raise RunError(
+            "two runs have a folder of the same name, so their columns could not be told apart:"
+            f" {[*runs]}"
+        )
     if arguments.table:
         print(paper_table(arguments.table, runs).markdown())
         return 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a run: ``results.json``, what it measured; ``timing.json``, how long it took; and reading them back."""
+"""The files of a run: ``results.json``, what it measured; ``timing.json``, how long it took; and
+reading them back."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,24 @@ from prime_ext.utils.run_store import Row, RunError, parse_object
 
 Key = tuple[str, int]
 FORMAT = 1
-RESULTS, TIMING = "results.json", "timing.json"
+RESULTS = "results.json"
+TIMING = "timing.json"
 # Of a task's folder: a line per response, per judged response, per problem.
-RESPONSES, FAILED, SAMPLES, PROBLEMS = "responses.jsonl", "failed.jsonl", "samples.jsonl", "problems.jsonl"
+RESPONSES = "responses.jsonl"
+FAILED = "failed.jsonl"
+SAMPLES = "samples.jsonl"
+PROBLEMS = "problems.jsonl"
 # Whatever responses and verdicts may depend on.
-_PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "math-verify", "sympy", "numpy")
+_PACKAGES = (
+    "prime-ext",
+    "transformers",
+    "tokenizers",
+    "torch",
+    "vllm",
+    "math-verify",
+    "sympy",
+    "numpy",
+)
 
 
 def get_key(row: Mapping[str, Any]) -> Key:
@@ -37,7 +51,12 @@ def versions() -> dict[str, str]:
 
 
 def add_timing(
-    folder: Path, name: str, generation: float = 0.0, grading: float = 0.0, responses: int = 0, tokens: int = 0
+    folder: Path,
+    name: str,
+    generation: float = 0.0,
+    grading: float = 0.0,
+    responses: int = 0,
+    tokens: int = 0,
 ) -> None:
     """Add a session's seconds and tokens to those of a task in ``timing.json``.
 
@@ -57,21 +76,29 @@ def add_timing(
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """Return what a run has left in its folder; ``RunError`` if that is nothing, or has another format."""
+    """Return what a run has left in its folder; ``RunError`` if that is nothing, or has another
+    format."""
     path = folder / RESULTS
     if not path.is_file():
         begun = any(folder.glob(f"*/{RESPONSES}"))
-        why = "the run is not finished; start it again and it goes on" if begun else "give the --output of eval.run"
+        why = (
+            "the run is not finished; start it again and it goes on"
+            if begun
+            else "give the --output of eval.run"
+        )
         raise RunError(f"{folder} has no {RESULTS}: {why}")
     results = parse_object(path.read_bytes(), str(path))
     if results.get("format") != FORMAT:
-        raise RunError(f"{path} has format {results.get('format')!r}, not {FORMAT}; choose another folder")
+        raise RunError(
+            f"{path} has format {results.get('format')!r}, not {FORMAT}; choose another folder"
+        )
     return results
 
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One task of a finished run. A problem of which every response failed is not in ``problems``."""
+    """One task of a finished run. A problem of which every response failed is not in
+    ``problems``."""
 
     name: str
     entry: Mapping[str, Any]
@@ -94,10 +121,13 @@ class TaskRun:
 
     @property
     def scores(self) -> list[list[float | None]]:
-        """Scores by problem, ``n`` each: None where the grader could not decide or a response is missing."""
+        """Scores by problem, ``n`` each: None where the grader could not decide or a response is
+        missing."""
         judged = [[row["score"] for row in rows] for rows in self.problems.values()]
         missing = self.entry["summary"]["problems"] - len(judged)
-        return [own + [None] * (self.n - len(own)) for own in [*judged, *([] for _ in range(missing))]]
+        return [
+            own + [None] * (self.n - len(own)) for own in [*judged, *([] for _ in range(missing))]
+        ]
 
 
 @dataclass(frozen=True)
@@ -121,17 +151,22 @@ class FinishedRun:
 
 
 def load_run(folder: Path) -> FinishedRun:
-    """Read a run. ``RunError``: it is not there, broken, of another format, or its files contradict one another."""
+    """Read a run. ``RunError``: it is not there, broken, of another format, or its files contradict
+    one another."""
     results = read_results(folder)
     timing = folder / TIMING
-    spent = parse_object(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
+    spent = (
+        parse_object(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
+    )
     tasks = {}
     try:
         for name, own in results["tasks"].items():
             tasks[name] = _task(folder, name, {**own, **spent.get(name, {})})
         str(results["model"]["model"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{folder}: {RESULTS} is not what eval.run writes ({error!r}); run eval.run again") from error
+        raise RunError(
+            f"{folder}: {RESULTS} is not what eval.run writes ({error!r}); run eval.run again"
+        ) from error
     if not tasks:
         raise RunError(f"{folder / RESULTS} has no finished task")
     begun = sorted(own.parent.name for own in folder.glob(f"*/{RESPONSES}"))
@@ -140,7 +175,8 @@ def load_run(folder: Path) -> FinishedRun:
 
 def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
     """Read a task whose judged responses are those that ``results.json`` was made from."""
-    path, again = folder / name / SAMPLES, "run eval.run again"
+    path = folder / name / SAMPLES
+    again = "run eval.run again"
     if not path.is_file():
         raise RunError(f"{path} does not exist, but {RESULTS} has the task; {again}")
     problems: dict[str, dict[int, Row]] = {}

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate a model: benchmarks of mathematics, code and numeric reasoning, with one command and in one environment.
+"""Evaluate a model: benchmarks of mathematics, code and numeric reasoning, with one command and in
+one environment.
 
     python -m eval.run --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
-    python -m eval.run --model MODEL --tasks aime2024 --decoding recommended --output ...    16 responses per problem
+    python -m eval.run --model MODEL --tasks aime2024 --decoding recommended \\
+        --output ...    16 responses per problem
     python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
-    python -m eval.run --model MODEL --tasks math500 --show-prompt                           what the model sees
+    python -m eval.run --model MODEL --tasks math500 \\
+        --show-prompt                           what the model sees
     python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
     python -m eval.run --list
 
-Without --backend the model runs in vLLM where that is installed and there is a GPU, else in transformers. Interrupted
-in any way, the same command goes on where it was. `python -m eval.grade --run FOLDER` judges the responses of a folder
-again without a model. Exits with 1 if responses failed (the same command tries them again), with 2 and one line if
-nothing can be done. See docs/reference/evaluation.md.
+Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
+transformers. Interrupted in any way, the same command goes on where it was. `python -m eval.grade
+--run FOLDER` judges the responses of a folder again without a model. Exits with 1 if responses
+failed (the same command tries them again), with 2 and one line if nothing can be done. See
+docs/reference/evaluation.md.
 """
 
 import argparse
@@ -48,7 +52,9 @@ from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
 
 
-def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
+def _number(
+    kind: Callable[[str], float], low: float, high: float, what: str
+) -> Callable[[str], float]:
     def read(text: str) -> float:
         with suppress(ValueError):
             if low <= (value := kind(text)) <= high:
@@ -65,7 +71,9 @@ _WHOLE = _number(int, 0, 10**9, "a whole number from 0")
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     top = argparse.ArgumentParser(
-        prog="python -m eval.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m eval.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = top.add_argument_group("what is measured").add_argument
     names = f"names, reasoning_gym:TASK, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
@@ -95,13 +103,22 @@ def parser() -> argparse.ArgumentParser:
     add("--top-k", type=_WHOLE, help="0 for all tokens")
     add("--min-new-tokens", type=_WHOLE)
     add("--max-new-tokens", type=_COUNT)
-    add("--stop", action="append", default=[], metavar="TEXT", help="a response ends there; repeatable")
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a response ends there; repeatable",
+    )
     add_backend_arguments(top)
     return top
 
 
-def collect_settings(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
-    """Return the settings that the responses depend on; a folder holds one run with one such set."""
+def collect_settings(
+    options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
+) -> dict[str, Any]:
+    """Return the settings that the responses depend on; a folder holds one run with one such
+    set."""
     return {
         "format": FORMAT,
         "model": backend.description(),
@@ -141,8 +158,11 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
     }
 
 
-def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
-    """Generate, judge and measure, task by task, else RunError. Returns what ``results.json`` holds."""
+def run(
+    options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
+) -> dict[str, Any]:
+    """Generate, judge and measure, task by task, else RunError. Returns what ``results.json``
+    holds."""
     settings = collect_settings(options, planned, backend)
     folder = options.output
     with run_folder(folder, settings):
@@ -150,28 +170,42 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
         earlier = read_results(folder) if (folder / RESULTS).exists() else {}
         verifiers = {one.task.grader: make_verifier(one.task.grader) for one in planned}
         responses = {
-            one.name: LineFile(folder / one.name / RESPONSES, get_key, RESPONSE_FIELDS, one.keys) for one in planned
+            one.name: LineFile(folder / one.name / RESPONSES, get_key, RESPONSE_FIELDS, one.keys)
+            for one in planned
         }
-        samples = {one.name: LineFile(folder / one.name / SAMPLES, get_key, SAMPLE_FIELDS, one.keys) for one in planned}
+        samples = {
+            one.name: LineFile(folder / one.name / SAMPLES, get_key, SAMPLE_FIELDS, one.keys)
+            for one in planned
+        }
         # The other responses to a problem differ in their seeds only.
         missing = {
-            (one.name, key[0]): one for one in planned for key in one.keys if key not in responses[one.name].rows
+            (one.name, key[0]): one
+            for one in planned
+            for key in one.keys
+            if key not in responses[one.name].rows
         }
         backend.check([one.request(problem, 0) for (_, problem), one in missing.items()])
-        results = {name: settings[name] for name in ("format", "model", "versions", "seed", "settings")}
+        results = {
+            name: settings[name] for name in ("format", "model", "versions", "seed", "settings")
+        }
         if "regraded_with" in earlier:
             results["regraded_with"] = earlier["regraded_with"]
         done: dict[str, Any] = dict(earlier.get("tasks", {}))
         for one in planned:
             own = responses[one.name]
-            before, started = set(own.rows), time.perf_counter()
+            before = set(own.rows)
+            started = time.perf_counter()
             failed = generate(one, backend, own)
             new = [row for key, row in own.rows.items() if key not in before]
             generation = time.perf_counter() - started if new or failed else 0.0
             problems = write_problems(one, folder / one.name)
-            grading = grade(one.name, verifiers[one.task.grader], problems, own.rows, samples[one.name])
+            grading = grade(
+                one.name, verifiers[one.task.grader], problems, own.rows, samples[one.name]
+            )
             groups = {name: problem.groups for name, problem in one.problems.items()}
-            measured = measure(one.task.grader, one.decoding.n, groups, samples[one.name].rows, one.ks)
+            measured = measure(
+                one.task.grader, one.decoding.n, groups, samples[one.name].rows, one.ks
+            )
             done[one.name] = entry(one, measured, failed)
             results["tasks"] = {task.name: done[task.name] for task in planned if task.name in done}
             tokens = sum(row["tokens"] for row in new)
@@ -181,25 +215,38 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
 
 
 def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
-    """Ask for responses that are missing in ``responses``, and put those that failed into a file of their own.
+    """Ask for responses that are missing in ``responses``, and put those that failed into a file of
+    their own.
 
-    New ones are kept where the backend cannot go on. Returns how many failed; the next session tries them again.
+    New ones are kept where the backend cannot go on. Returns how many failed; the next session
+    tries them again.
     """
     asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in asked.values()]
     failed: dict[Any, Row] = {}
-    responding = generate_with_progress(backend, requests, planned.name, len(responses.rows)) if requests else ()
+    responding = (
+        generate_with_progress(backend, requests, planned.name, len(responses.rows))
+        if requests
+        else ()
+    )
     with responses:
         for response in responding:
             problem, sample = asked.pop(response.key)
             values = {key: value for key, value in asdict(response).items() if key != "key"}
-            row = {"problem": problem, "sample": sample, "seed": planned.derive_seed(problem, sample), **values}
+            row = {
+                "problem": problem,
+                "sample": sample,
+                "seed": planned.derive_seed(problem, sample),
+                **values,
+            }
             if response.finish == "failed":
                 failed[problem, sample] = row
             else:
                 responses.append(row)
     if asked:
-        raise RuntimeError(f"the backend left {len(asked)} requests without a response, e.g. {min(asked)}")
+        raise RuntimeError(
+            f"the backend left {len(asked)} requests without a response, e.g. {min(asked)}"
+        )
     path = responses.path.with_name(FAILED)
     if failed:
         write_json_lines(path, [failed[key] for key in planned.keys if key in failed])
@@ -214,9 +261,11 @@ def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> N
         for name in list(one.problems)[:number]:
             request = one.request(name, 0)
             try:
-                text, how = backend.render_prompt(request), "exactly what the model sees"
+                text = backend.render_prompt(request)
+                how = "exactly what the model sees"
             except BackendError as error:
-                text, how = json.dumps(request.prompt, indent=2, ensure_ascii=False), f"the chat; {error}"
+                text = json.dumps(request.prompt, indent=2, ensure_ascii=False)
+                how = f"the chat; {error}"
             print(f"=== {one.name}, problem {name}, prompt {one.prompt_name}: {how}\n{text}")
 
 
@@ -229,7 +278,8 @@ def list_tasks() -> None:
 
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
-    """Write the report, print the summary, what to know about it and where the files are; 1 if responses failed."""
+    """Write the report, print the summary, what to know about it and where the files are; 1 if
+    responses failed."""
     report = write_report(folder)
     print(summary_table(load_run(folder)))
     failed = sum(task["failed_responses"] for task in results["tasks"].values())
@@ -242,7 +292,8 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
 
 @command("eval.run")
 def main(
-    words: Sequence[str] | None = None, open_backend: Callable[[argparse.Namespace], Backend] = backend_from_arguments
+    words: Sequence[str] | None = None,
+    open_backend: Callable[[argparse.Namespace], Backend] = backend_from_arguments,
 ) -> int:
     """Run the command; ``open_backend`` opens what its options ask for."""
     top = parser()

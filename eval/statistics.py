@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of a benchmark with their uncertainty: mean, pass@k, maj@k, and two runs on the same problems. Pure functions.
+"""Scores of a benchmark with their uncertainty: mean, pass@k, maj@k, and two runs on the same
+problems. Pure functions.
 
-A benchmark is a sample of problems. Responses to one problem resemble each other, so the unit is the problem: each
-counts the same, and the standard error is that of a mean over problems (arXiv 2411.00640, section 2.2).
+A benchmark is a sample of problems. Responses to one problem resemble each other, so the unit is
+the problem: each counts the same, and the standard error is that of a mean over problems (arXiv
+2411.00640, section 2.2).
 
-The 95 % interval is Wilson's with the effective number of trials ``p (1 - p) / SE^2`` and Student's quantile, as
-surveys with clusters use it (Franco, Little, Louis, Slud, J. Surv. Stat. Methodol. 7, 2019). Unlike ``p +- 1.96 SE`` it
-stays within [0, 1], is not empty at 0 and 1, and keeps its coverage with the 30 problems of AIME.
+The 95 % interval is Wilson's with the effective number of trials ``p (1 - p) / SE^2`` and Student's
+quantile, as surveys with clusters use it (Franco, Little, Louis, Slud, J. Surv. Stat. Methodol. 7,
+2019). Unlike ``p +- 1.96 SE`` it stays within [0, 1], is not empty at 0 and 1, and keeps its
+coverage with the 30 problems of AIME.
 """
 
 import math
@@ -29,8 +32,9 @@ Scores = Sequence[Sequence[float | None]]
 class Estimate(TypedDict):
     """A score over problems, as a fraction, ready for JSON.
 
-    ``value`` is the mean over ``problems``; ``standard_error`` and the ends of the 95 % interval are None with a single
-    problem. ``left_out`` counts problems without enough judged responses, which are in no mean.
+    ``value`` is the mean over ``problems``; ``standard_error`` and the ends of the 95 % interval
+    are None with a single problem. ``left_out`` counts problems without enough judged responses,
+    which are in no mean.
     """
 
     value: float
@@ -42,21 +46,33 @@ class Estimate(TypedDict):
 
 
 def estimate_mean(values: Sequence[float], trials: float, left_out: int = 0) -> Estimate | None:
-    """Return the mean of one value per problem, each in [0, 1] (else ValueError); None without a value.
+    """Return the mean of one value per problem, each in [0, 1] (else ValueError); None without a
+    value.
 
-    ``trials`` are the independent right-or-wrong trials of all values together, the most that the effective number of
-    trials can be. With every value 1, or 0, it is one trial per problem, as nothing is known of other problems.
+    ``trials`` are the independent right-or-wrong trials of all values together, the most that the
+    effective number of trials can be. With every value 1, or 0, it is one trial per problem, as
+    nothing is known of other problems.
     """
     scores = np.asarray(values, dtype=float)
     if scores.size == 0:
         return None
     if not (np.isfinite(scores).all() and scores.min() >= 0 and scores.max() <= 1):
         raise ValueError(f"scores must be in [0, 1], got {scores.min():g} to {scores.max():g}")
-    mean, error, low, high = float(scores.mean()), None, None, None
+    mean = float(scores.mean())
+    error = None
+    low = None
+    high = None
     if scores.size > 1:
         error = float(scores.std(ddof=1)) / math.sqrt(scores.size)
         low, high = _wilson(mean, error, scores.size, trials)
-    return Estimate(value=mean, standard_error=error, low=low, high=high, problems=int(scores.size), left_out=left_out)
+    return Estimate(
+        value=mean,
+        standard_error=error,
+        low=low,
+        high=high,
+        problems=int(scores.size),
+        left_out=left_out,
+    )
 
 
 def _quantile(freedom: float) -> float:
@@ -85,9 +101,11 @@ def average(scores: Scores) -> Estimate | None:
 
 
 def pass_probability(responses: int, correct: int, k: int) -> float:
-    """Return the probability that ``k`` responses, drawn without replacement, hold a correct one; k <= responses.
+    """Return the probability that ``k`` responses, drawn without replacement, hold a correct one; k
+    <= responses.
 
-    ``1 - C(n - c, k) / C(n, k)``, the unbiased estimate of pass@k (arXiv 2107.03374, equation 1), in whole numbers.
+    ``1 - C(n - c, k) / C(n, k)``, the unbiased estimate of pass@k (arXiv 2107.03374, equation 1),
+    in whole numbers.
     """
     subsets = math.comb(responses, k)
     return (subsets - math.comb(responses - correct, k)) / subsets
@@ -96,7 +114,8 @@ def pass_probability(responses: int, correct: int, k: int) -> float:
 def pass_at_k(scores: Scores, k: int) -> Estimate | None:
     """Return unbiased pass@k; a response is correct if its score is 1.
 
-    A problem with fewer than ``k`` judged responses is left out; None if all are. ValueError: ``k`` is above n.
+    A problem with fewer than ``k`` judged responses is left out; None if all are. ValueError: ``k``
+    is above n.
     """
     fewest = min(map(len, scores), default=0)
     if not 1 <= k <= fewest:
@@ -105,18 +124,22 @@ def pass_at_k(scores: Scores, k: int) -> Estimate | None:
     counted = [own for own in judged if len(own) >= k]
     values = [pass_probability(len(own), own.count(1.0), k) for own in counted]
     # Only disjoint draws are independent.
-    return estimate_mean(values, sum(len(own) // k for own in counted), left_out=len(judged) - len(counted))
+    return estimate_mean(
+        values, sum(len(own) // k for own in counted), left_out=len(judged) - len(counted)
+    )
 
 
-# ---- maj@k: the answer that most of k responses give ---------------------------------------------------------------
+# ---- maj@k: the answer that most of k responses give ---------------------------------------------
 
 
 def majority_score(ballot: Ballot, k: int) -> float:
-    """Return the expected score of the majority of ``k`` responses, drawn without replacement; exact over all draws.
+    """Return the expected score of the majority of ``k`` responses, drawn without replacement;
+    exact over all draws.
 
-    Responses vote for the class of their answer, which has the mean score of its responses. Where nobody votes, the
-    score is 0; a tie is the mean over its classes. For each class and each number m of its votes, the draws in which no
-    other class has more than m are counted by the number of classes that tie with it.
+    Responses vote for the class of their answer, which has the mean score of its responses. Where
+    nobody votes, the score is 0; a tie is the mean over its classes. For each class and each number
+    m of its votes, the draws in which no other class has more than m are counted by the number of
+    classes that tie with it.
     """
     total = 0.0
     subsets = math.comb(ballot.responses, k)
@@ -127,13 +150,17 @@ def majority_score(ballot: Ballot, k: int) -> float:
         for m in range(1, min(own, k) + 1):
             ways = _ways(others, ballot.silent, k - m, m)
             # Exact whole numbers up to here: they exceed every float where k is large.
-            total += score * sum(math.comb(own, m) * number / subsets / (ties + 1) for ties, number in enumerate(ways))
+            total += score * sum(
+                math.comb(own, m) * number / subsets / (ties + 1)
+                for ties, number in enumerate(ways)
+            )
     return min(total, 1.0)
 
 
 @lru_cache(maxsize=4096)
 def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[int, ...]:
-    """Count ways to draw ``drawn`` responses, at most ``most`` per class, by how many classes reach ``most``."""
+    """Count ways to draw ``drawn`` responses, at most ``most`` per class, by how many classes reach
+    ``most``."""
     table = {(0, 0): 1}
     for votes in others:
         following: dict[tuple[int, int], int] = {}
@@ -149,7 +176,8 @@ def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[
 
 
 def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
-    """Return maj@k over problems. One with fewer than ``k`` judged responses is left out; None if all are."""
+    """Return maj@k over problems. One with fewer than ``k`` judged responses is left out; None if
+    all are."""
     counted = [ballot for ballot in ballots if ballot.responses >= k]
     values = [majority_score(ballot, k) for ballot in counted]
     trials = sum(ballot.responses // k for ballot in counted)
@@ -159,7 +187,8 @@ def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
 def build_equality() -> Same:
     """Return the equality of mathematics: each answer is right where the other is the gold answer.
 
-    Both ways, because the verifier lets an exact answer round to a gold decimal. What it cannot decide is different.
+    Both ways, because the verifier lets an exact answer round to a gold decimal. What it cannot
+    decide is different.
     """
     from prime_ext.verifiers.math import MathVerifier
 
@@ -170,30 +199,36 @@ def build_equality() -> Same:
             return True
         if not first.strip() or not second.strip():
             return False
-        return verifier.verify_answer(second, first).correct and verifier.verify_answer(first, second).correct
+        return (
+            verifier.verify_answer(second, first).correct
+            and verifier.verify_answer(first, second).correct
+        )
 
     return same
 
 
-# ---- two runs on the same problems ---------------------------------------------------------------------------------
+# ---- two runs on the same problems ---------------------------------------------------------------
 
 ScoresByProblem = Mapping[str, Sequence[float | None]]
 
 
 def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, Any] | None:
-    """Compare two runs on the same problems; the numbers of responses may differ. None: no problem is judged in both.
+    """Compare two runs on the same problems; the numbers of responses may differ. None: no problem
+    is judged in both.
 
-    Pairing takes the difficulty of the problems out of the noise (arXiv 2411.00640, section 4.2). The interval combines
-    those of the two means by their correlation (Newcombe, Statistics in Medicine 17, 1998, method 10; Zou and Donner,
-    27, 2008): where neither run solves a problem it is as wide as theirs. The correlation is that over the problems and
-    two more, on which the runs differ by one response in either direction, so that equal runs have an interval too.
+    Pairing takes the difficulty of the problems out of the noise (arXiv 2411.00640, section 4.2).
+    The interval combines those of the two means by their correlation (Newcombe, Statistics in
+    Medicine 17, 1998, method 10; Zou and Donner, 27, 2008): where neither run solves a problem it
+    is as wide as theirs. The correlation is that over the problems and two more, on which the runs
+    differ by one response in either direction, so that equal runs have an interval too.
 
     Returns:
-        As fractions and ready for JSON: ``difference``, the mean over problems of the second score minus the first, its
-        ``standard_error`` and the ends ``low`` and ``high`` of its 95 % interval (None with a single problem);
-        ``problems`` that were counted, and those ``left_out`` because one of the runs could not judge them at all;
-        ``gained`` and ``lost``, the problems that only the second or the first run solves (mean score above 1/2), each
-        with its score ``before`` and ``after``.
+        As fractions and ready for JSON: ``difference``, the mean over problems of the second score
+            minus the first, its ``standard_error`` and the ends ``low`` and ``high`` of its 95 %
+            interval (None with a single problem); ``problems`` that were counted, and those
+            ``left_out`` because one of the runs could not judge them at all; ``gained`` and
+            ``lost``, the problems that only the second or the first run solves (mean score above
+            1/2), each with its score ``before`` and ``after``.
     """
     pairs = {}
     fewest = math.inf
@@ -225,19 +260,28 @@ def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, A
     }
 
 
-def _difference_interval(before: np.ndarray, after: np.ndarray, trials: Sequence[int], response: float) -> Interval:
-    """Return standard error and interval of the mean difference; ``response`` is what one response is worth."""
+def _difference_interval(
+    before: np.ndarray, after: np.ndarray, trials: Sequence[int], response: float
+) -> Interval:
+    """Return standard error and interval of the mean difference; ``response`` is what one response
+    is worth."""
     if before.size == 1:
         return None, None, None
     error = float((after - before).std(ddof=1)) / math.sqrt(before.size)
-    mean, other = float(after.mean()), float(before.mean())
-    low, high = _wilson(mean, float(after.std(ddof=1)) / math.sqrt(after.size), after.size, trials[1])
-    other_low, other_high = _wilson(other, float(before.std(ddof=1)) / math.sqrt(before.size), before.size, trials[0])
+    mean = float(after.mean())
+    other = float(before.mean())
+    low, high = _wilson(
+        mean, float(after.std(ddof=1)) / math.sqrt(after.size), after.size, trials[1]
+    )
+    other_low, other_high = _wilson(
+        other, float(before.std(ddof=1)) / math.sqrt(before.size), before.size, trials[0]
+    )
     step = np.array([response, -response]) / 2
     correlation = np.corrcoef(np.append(before, other + step), np.append(after, mean - step))[0, 1]
 
     def combine(own: float, others: float) -> float:
         return math.sqrt(max(0.0, own**2 - 2 * correlation * own * others + others**2))
 
-    below, above = combine(mean - low, other_high - other), combine(high - mean, other - other_low)
+    below = combine(mean - low, other_high - other)
+    above = combine(high - mean, other - other_low)
     return error, max(-1.0, mean - other - below), min(1.0, mean - other + above)

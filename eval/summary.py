@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summary of a run on one task: scores with intervals, rates, and the same for every subject and level."""
+"""Summary of a run on one task: scores with intervals, rates, and the same for every subject and
+level."""
 
 import operator
 import statistics
@@ -22,32 +23,42 @@ def measure(
     samples: Mapping[Key, Row],
     ks: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Return all numbers of a run on one task, ready for JSON. ValueError: no problems, or a k above ``n``.
+    """Return all numbers of a run on one task, ready for JSON. ValueError: no problems, or a k
+    above ``n``.
 
     Args:
         grader: ``math``, ``code`` or ``choice``; programs do not vote, so they have no maj@k.
         n: responses per problem.
-        groups: by which results are broken down, of every problem by its id, e.g. ``{"level": "5"}``.
-        samples: the lines of ``samples.jsonl`` by problem and number. Responses that failed have none; they are in no
-            mean and in none of the shares.
+        groups: by which results are broken down, of every problem by its id, e.g. ``{"level":
+            "5"}``.
+        samples: the lines of ``samples.jsonl`` by problem and number. Responses that failed have
+            none; they are in no mean and in none of the shares.
         ks: the k of pass@k and maj@k.
 
     Returns:
-        ``summary``: counts, ``scores`` (``avg@n``, ``pass@k``, ``maj@k``: an :class:`eval.statistics.Estimate`, or None
-        where no problem has enough judged responses), ``no_answer`` and ``truncated`` (shares of the responses),
-        ``tokens``, and ``groups`` (``avg@n`` by subject, level and so on). ``choice``: metrics of multiple choice.
+        ``summary``: counts, ``scores`` (``avg@n``, ``pass@k``, ``maj@k``: an
+            :class:`eval.statistics.Estimate`, or None where no problem has enough judged
+            responses), ``no_answer`` and ``truncated`` (shares of the responses), ``tokens``, and
+            ``groups`` (``avg@n`` by subject, level and so on). ``choice``: metrics of multiple
+            choice.
     """
     if not groups:
         raise ValueError("there is no problem")
     rows = {problem: [samples.get((problem, number)) for number in range(n)] for problem in groups}
-    scores = {problem: [None if row is None else row["score"] for row in own] for problem, own in rows.items()}
+    scores = {
+        problem: [None if row is None else row["score"] for row in own]
+        for problem, own in rows.items()
+    }
     there = [row for own in rows.values() for row in own if row is not None]
     tokens = [row["tokens"] for row in there] or [0]
     responses = max(1, len(there))
     of_k: dict[str, Any] = {f"pass@{k}": pass_at_k(list(scores.values()), k) for k in ks}
     if ks and grader in ("math", "choice"):
         same = build_equality() if grader == "math" else operator.eq
-        answers = {problem: [None if row is None else row["extracted"] for row in own] for problem, own in rows.items()}
+        answers = {
+            problem: [None if row is None else row["extracted"] for row in own]
+            for problem, own in rows.items()
+        }
         ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
         of_k |= {f"maj@{k}": majority_at_k(ballots, k) for k in ks}
     return {
@@ -58,7 +69,11 @@ def measure(
             "scores": {f"avg@{n}": average(list(scores.values())), **of_k},
             "no_answer": sum(row["extracted"] is None for row in there) / responses,
             "truncated": sum(row["truncated"] for row in there) / responses,
-            "tokens": {"mean": statistics.fmean(tokens), "median": statistics.median(tokens), "most": max(tokens)},
+            "tokens": {
+                "mean": statistics.fmean(tokens),
+                "median": statistics.median(tokens),
+                "most": max(tokens),
+            },
             "groups": _average_groups(groups, scores),
         },
         "choice": _choice(n, rows) if grader == "choice" else None,
@@ -74,29 +89,40 @@ def _average_groups(
         for name, value in own.items():
             parts.setdefault(name, {}).setdefault(value, []).append(scores[problem])
     return {
-        name: {value: average(members) for value, members in sorted(values.items())} for name, values in parts.items()
+        name: {value: average(members) for value, members in sorted(values.items())}
+        for name, values in parts.items()
     }
 
 
 def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float] | None:
-    """Return metrics of multiple choice: the mean over the first, second ... responses to all problems."""
+    """Return metrics of multiple choice: the mean over the first, second ... responses to all
+    problems."""
     rounds = []
     for number in range(n):
-        judged = [row for own in rows.values() if (row := own[number]) is not None and not row["grader_failure"]]
+        judged = [
+            row
+            for own in rows.values()
+            if (row := own[number]) is not None and not row["grader_failure"]
+        ]
         answers = [None if row["extracted"] is None else int(row["extracted"]) for row in judged]
         if judged:
             rounds.append((answers, [int(row["gold"]) for row in judged]))
     if not rounds:
         return None
-    return {name: statistics.fmean(choice_metrics(*one)[name] for one in rounds) for name in CHOICE_METRICS}
+    return {
+        name: statistics.fmean(choice_metrics(*one)[name] for one in rounds)
+        for name in CHOICE_METRICS
+    }
 
 
 def choice_metrics(answers: Sequence[int | None], gold: Sequence[int]) -> dict[str, float]:
-    """Score options from 1, None where a response states none, against the right ones; at least one of each.
+    """Score options from 1, None where a response states none, against the right ones; at least one
+    of each.
 
-    No answer is a false negative of the right option and a false positive of none. Micro-F1 counts an unanswered row as
-    an answer of a class of its own, as PSPO's evaluation does, so it is the accuracy. Macro-F1 is the mean over the
-    options that occur in ``gold``; one that is never answered has 0.
+    No answer is a false negative of the right option and a false positive of none. Micro-F1 counts
+    an unanswered row as an answer of a class of its own, as PSPO's evaluation does, so it is the
+    accuracy. Macro-F1 is the mean over the options that occur in ``gold``; one that is never
+    answered has 0.
     """
     pairs = list(zip(answers, gold, strict=True))
     accuracy = sum(answer == right for answer, right in pairs) / len(pairs)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on the responses of a run: each is kept as soon as it is there, many are under way at the same time."""
+"""Verdicts on the responses of a run: each is kept as soon as it is there, many are under way at
+the same time."""
 
 import asyncio
 import hashlib
@@ -23,7 +24,16 @@ CONCURRENCY = 64
 # Characters of a gold answer that the verdicts show as it is.
 _LONGEST_GOLD = 10_000
 PROBLEM_FIELDS = ("problem", "groups", "prompt", "gold", "options")
-RESPONSE_FIELDS = ("problem", "sample", "seed", "text", "tokens", "prompt_tokens", "finish", "detail")
+RESPONSE_FIELDS = (
+    "problem",
+    "sample",
+    "seed",
+    "text",
+    "tokens",
+    "prompt_tokens",
+    "finish",
+    "detail",
+)
 SAMPLE_FIELDS = (
     *("problem", "sample", "groups", "prompt", "response", "gold", "verdict", "score", "extracted"),
     *("grader_failure", "detail", "tokens", "prompt_tokens", "truncated"),
@@ -31,7 +41,8 @@ SAMPLE_FIELDS = (
 
 
 def shorten_gold(gold: str) -> str:
-    """Return a gold answer as the verdicts show it: long ones, the tests of programs, by their hash.
+    """Return a gold answer as the verdicts show it: long ones, the tests of programs, by their
+    hash.
 
     Those of LiveCodeBench are megabytes, and there are several responses to each problem.
     """
@@ -41,7 +52,8 @@ def shorten_gold(gold: str) -> str:
 
 
 def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
-    """Keep all that grading needs with the responses, so that it can be done again without the data. Returns it."""
+    """Keep all that grading needs with the responses, so that it can be done again without the
+    data. Returns it."""
     rows: list[Row] = [
         {
             "problem": name,
@@ -58,17 +70,25 @@ def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
 
 @cache
 def make_verifier(grader: str) -> TaskVerifier:
-    """Return the judge of math, code or choice, one per process; ``RunError`` where programs cannot be confined."""
+    """Return the judge of math, code or choice, one per process; ``RunError`` where programs cannot
+    be confined."""
     try:
         return make_task_verifier(grader)
     except SandboxUnavailable as error:
-        raise RunError(f"programs cannot be judged on this machine: {' '.join(str(error).split())}") from error
+        raise RunError(
+            f"programs cannot be judged on this machine: {' '.join(str(error).split())}"
+        ) from error
 
 
 def grade(
-    name: str, verifier: TaskVerifier, problems: Mapping[str, Row], responses: Mapping[Key, Row], samples: LineFile
+    name: str,
+    verifier: TaskVerifier,
+    problems: Mapping[str, Row],
+    responses: Mapping[Key, Row],
+    samples: LineFile,
 ) -> float:
-    """Judge the responses that have no verdict in ``samples``, and put them there. Returns the seconds that it took.
+    """Judge the responses that have no verdict in ``samples``, and put them there. Returns the
+    seconds that it took.
 
     A verdict on another text is forgotten.
     """
@@ -83,13 +103,16 @@ def grade(
     if not todo:
         with samples:
             return 0.0
-    waiting, failures = iter(todo), 0
+    waiting = iter(todo)
+    failures = 0
 
     async def judge_next() -> None:
         nonlocal failures
         for response in waiting:
             problem = problems[response["problem"]]
-            verdict = await verifier.averify(response["text"], problem["gold"], **problem["options"])
+            verdict = await verifier.averify(
+                response["text"], problem["gold"], **problem["options"]
+            )
             samples.append(_sample(problem, response, verdict))
             failures += verdict.grader_failure
             bar.update()
@@ -99,8 +122,14 @@ def grade(
     async def judge_all() -> None:
         await asyncio.gather(*(judge_next() for _ in range(min(CONCURRENCY, len(todo)))))
 
-    started, done = time.perf_counter(), len(samples.rows)
-    shown = {"total": done + len(todo), "initial": done, "desc": f"{name} graded", "unit": " responses"}
+    started = time.perf_counter()
+    done = len(samples.rows)
+    shown = {
+        "total": done + len(todo),
+        "initial": done,
+        "desc": f"{name} graded",
+        "unit": " responses",
+    }
     with samples, tqdm(**shown, file=sys.stderr) as bar:
         asyncio.run(judge_all())
     return time.perf_counter() - started

@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``prime-ext COMMAND ...`` and ``python -m prime_ext COMMAND ...``: the package's programs under one name."""
+"""``prime-ext COMMAND ...`` and ``python -m prime_ext COMMAND ...``: the package's programs under
+one name."""
 
 import runpy
 import sys
 
 # Module and what it does, by name.
 COMMANDS = {
-    "train": ("prime_ext.train", "PRIME and PSPO-WRS through verl; words are overrides of its configuration"),
-    "config": ("prime_ext.train", "print the configuration that a variant and other overrides give, verl's keys too"),
+    "train": (
+        "prime_ext.train",
+        "PRIME and PSPO-WRS through verl; words are overrides of its configuration",
+    ),
+    "config": (
+        "prime_ext.train",
+        "print the configuration that a variant and other overrides give, verl's keys too",
+    ),
     "offline-prm": ("prime_ext.offline_prm", "train an implicit PRM from labeled responses"),
     "step-rm": ("prime_ext.step_rm.train", "train a step reward model"),
-    "doctor": ("prime_ext.doctor", "what is installed and what is missing; --plan: memory and hours of a run"),
-    "export": ("prime_ext.generate.export", "policy or PRM of a checkpoint as a Hugging Face folder"),
+    "doctor": (
+        "prime_ext.doctor",
+        "what is installed and what is missing; --plan: memory and hours of a run",
+    ),
+    "export": (
+        "prime_ext.generate.export",
+        "policy or PRM of a checkpoint as a Hugging Face folder",
+    ),
 }
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decorators that add to prime_ext from a module of yours, which the key ``modules`` names: docs/how_to/own_data.md.
+"""Decorators that add to prime_ext from a module of yours, which the key ``modules`` names:
+docs/how_to/own_data.md.
 
-verl imports the module in every process of a run, and ``prime_ext.train`` before it checks the settings.
+verl imports the module in every process of a run, and ``prime_ext.train`` before it checks the
+settings.
 """
 
 import inspect
@@ -21,14 +23,20 @@ _PRMLoss = Callable[..., Any]
 
 
 def estimator(name: str) -> Callable[[Estimator], Estimator]:
-    """Add ``f(source, response_mask_BT, group_B) -> advantage_BT``, for outcomes, process rewards and turns.
+    """Add ``f(source, response_mask_BT, group_B) -> advantage_BT``, for outcomes, process rewards
+    and turns.
 
     :mod:`prime_ext.algorithms.estimators` says what it is given and what it must return.
     """
-    lists = (reward_settings.OUTCOME_ESTIMATORS, reward_settings.PROCESS_ESTIMATORS, reward_settings.TURN_ESTIMATORS)
+    lists = (
+        reward_settings.OUTCOME_ESTIMATORS,
+        reward_settings.PROCESS_ESTIMATORS,
+        reward_settings.TURN_ESTIMATORS,
+    )
 
     def add(function: Estimator) -> Estimator:
-        mask_BT, group_B = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+        mask_BT = torch.ones(2, 3)
+        group_B = torch.zeros(2, dtype=torch.int64)
         source = RewardSource(mask_BT / 2, mask_BT, value_BT=0 * mask_BT, turn_end_BT=mask_BT == 1)
         _check(f"the estimator {name!r}", function(source, mask_BT, group_B), (2, 3))
         return _add(ESTIMATORS, name, function, function, lists)
@@ -37,9 +45,13 @@ def estimator(name: str) -> Callable[[Estimator], Estimator]:
 
 
 def prm_loss(
-    name: str, rows: Callable[..., RowFields] = ce_rows, needs_scores: bool = False, allows_soft_labels: bool = False
+    name: str,
+    rows: Callable[..., RowFields] = ce_rows,
+    needs_scores: bool = False,
+    allows_soft_labels: bool = False,
 ) -> Callable[[_PRMLoss], _PRMLoss]:
-    """Add ``f(log_ratio_BT, mask_BT, rows, beta) -> scalar`` as ``prm.loss``; ``rows`` gives its targets and weights.
+    """Add ``f(log_ratio_BT, mask_BT, rows, beta) -> scalar`` as ``prm.loss``; ``rows`` gives its
+    targets and weights.
 
     :class:`prime_ext.algorithms.prm_losses.PRMLossFunction` explains the arguments.
     """
@@ -56,7 +68,8 @@ def prm_loss(
 
 
 def _try_loss(name: str, function: _PRMLoss) -> None:
-    """Call a PRM loss on two rows. Raises ValueError: it does not return a finite scalar with a gradient."""
+    """Call a PRM loss on two rows. Raises ValueError: it does not return a finite scalar with a
+    gradient."""
     rows = RowFields(torch.ones(2), torch.tensor([0.0, 1.0]), torch.zeros(2))
     value = function(torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3), rows, 0.05)
     _check(f"the PRM loss {name!r}", value, ())
@@ -65,16 +78,24 @@ def _try_loss(name: str, function: _PRMLoss) -> None:
 
 
 def _check(function: str, value: Any, shape: tuple[int, ...]) -> None:
-    """Check what a function returned on a trial. Raises ValueError: it is not a finite tensor of the shape."""
+    """Check what a function returned on a trial. Raises ValueError: it is not a finite tensor of
+    the shape."""
     if not isinstance(value, torch.Tensor) or value.shape != shape:
-        found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-        raise ValueError(f"{function} must return a tensor of shape {shape} for this trial, got {found}")
+        found = (
+            f"shape {tuple(value.shape)}"
+            if isinstance(value, torch.Tensor)
+            else type(value).__name__
+        )
+        raise ValueError(
+            f"{function} must return a tensor of shape {shape} for this trial, got {found}"
+        )
     if not value.isfinite().all():
         raise ValueError(f"{function} returns NaN or infinity for ordinary values")
 
 
 def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
-    """Add ``f(steps) -> factor``, of the number of steps of responses, as the ``shaping.name`` of a chain of steps."""
+    """Add ``f(steps) -> factor``, of the number of steps of responses, as the ``shaping.name`` of a
+    chain of steps."""
 
     def add(function: ShapeOfLength) -> ShapeOfLength:
         _check(f"the shape {name!r}", function(torch.tensor([1.0, 2.0, 5.0])), (3,))
@@ -85,15 +106,18 @@ def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
 
 
 def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], type[TaskVerifier]]:
-    """Add a class of verifiers, which judges rows whose ``data_source`` matches one of these patterns.
+    """Add a class of verifiers, which judges rows whose ``data_source`` matches one of these
+    patterns.
 
-    ``await averify(response, gold)`` returns a :class:`prime_ext.verifiers.Verdict`; the arguments of the class are
-    ``reward_kwargs.verifiers.<name>``.
+    ``await averify(response, gold)`` returns a :class:`prime_ext.verifiers.Verdict`; the arguments
+    of the class are ``reward_kwargs.verifiers.<name>``.
     """
 
     def add(kind: type[TaskVerifier]) -> type[TaskVerifier]:
         if not inspect.iscoroutinefunction(getattr(kind, "averify", None)):
-            raise ValueError(f"the verifier {name!r} has no `async def averify(self, response, gold)`")
+            raise ValueError(
+                f"the verifier {name!r} has no `async def averify(self, response, gold)`"
+            )
         _add(TASKS, name, kind, kind, [])
         for pattern in data_sources:
             register_source(pattern, name)
@@ -102,8 +126,11 @@ def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], ty
     return add
 
 
-def _add(registry: dict[str, Any], name: str, entry: Any, given: _T, lists: Iterable[list[str]]) -> _T:
-    """Put ``entry`` into a registry, and its name into lists of the settings. Raises ValueError: the name is taken."""
+def _add(
+    registry: dict[str, Any], name: str, entry: Any, given: _T, lists: Iterable[list[str]]
+) -> _T:
+    """Put ``entry`` into a registry, and its name into lists of the settings. Raises ValueError:
+    the name is taken."""
     if name in registry:
         raise ValueError(f"{name!r} is taken; there are {', '.join(sorted(registry))}")
     registry[name] = entry

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that are possible.
+"""``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that
+are possible.
 
-Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
-accelerator. Exits with 2 and one line per problem when the configuration cannot work; ``--check`` does no more than
-that. ``RAY_ADDRESS`` names a running cluster.
+Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu``
+trains without an accelerator. Exits with 2 and one line per problem when the configuration cannot
+work; ``--check`` does no more than that. ``RAY_ADDRESS`` names a running cluster.
 """
 
 import io
@@ -45,15 +46,22 @@ def main() -> None:
         print(__doc__)
         return
     if unknown:
-        raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
+        raise SystemExit(
+            f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value"
+        )
     name = args.config_name or "prime_trainer"
     config = None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config = prepare_start(name, args.overrides, only_check)
     if only_check:
-        print("prime_ext: nothing is wrong" if config is not None else "prime_ext: --check goes with overrides only")
+        print(
+            "prime_ext: nothing is wrong"
+            if config is not None
+            else "prime_ext: --check goes with overrides only"
+        )
         raise SystemExit(0 if config is not None else 2)
-    # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
+    # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every
+    # process.
     import_modules(())
     words = [] if config is None else environment_words(config, os.environ)
     # Hydra wants all overrides in one place.
@@ -72,7 +80,10 @@ def main() -> None:
         if config is not None and not (isinstance(ended, SystemExit) and ended.code in (None, 0)):
             # Hydra prints the error and exits.
             error = ended.__context__ if isinstance(ended, SystemExit) else ended
-            print(f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
+            print(
+                f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}",
+                file=sys.stderr,
+            )
         raise
 
 
@@ -89,7 +100,9 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
             problems.append(foreign)
         refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
-        if problem := check_run_folder(config, only_check) or refusal(config, read_identity(config)):
+        if problem := check_run_folder(config, only_check) or refusal(
+            config, read_identity(config)
+        ):
             raise SettingsError(problem)
     except SettingsError as error:
         print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
@@ -103,16 +116,26 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
 
 
 def check_metrics_file(config: DictConfig, path: Path) -> str:
-    """Return why a run may not write its metrics to a file: those of a run in another folder are there; else empty."""
+    """Return why a run may not write its metrics to a file: those of a run in another folder are
+    there; else empty."""
     folder = Path(config.trainer.default_local_dir)
-    if config.trainer.get("val_only", False) or folder.is_dir() or not path.is_file() or path.stat().st_size == 0:
+    if (
+        config.trainer.get("val_only", False)
+        or folder.is_dir()
+        or not path.is_file()
+        or path.stat().st_size == 0
+    ):
         return ""
     remedy = "set another trainer.experiment_name or VERL_FILE_LOGGER_PATH, or remove the file"
-    return f"{path} has the metrics of a run in another folder than trainer.default_local_dir={folder}; {remedy}"
+    return (
+        f"{path} has the metrics of a run in another folder than"
+        f" trainer.default_local_dir={folder}; {remedy}"
+    )
 
 
 def check_run_folder(config: DictConfig, only_check: bool = False) -> str:
-    """Return why no run may start in the folder of this one, which is made unless ``only_check``; empty if it may."""
+    """Return why no run may start in the folder of this one, which is made unless ``only_check``;
+    empty if it may."""
     folder = Path(config.trainer.default_local_dir)
     if config.trainer.get("val_only", False) or (only_check and not folder.exists()):
         return ""
@@ -128,7 +151,9 @@ def check_run_folder(config: DictConfig, only_check: bool = False) -> str:
 
 def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     """Return the last line of a run whose checkpoints are in ``trainer.default_local_dir``."""
-    parts = [f"the run failed with {summarize_error(error)}" if error is not None else "the run failed"]
+    parts = [
+        f"the run failed with {summarize_error(error)}" if error is not None else "the run failed"
+    ]
     folder = next(parent for parent in (checkpoints, *checkpoints.parents) if parent.exists())
     usage = shutil.disk_usage(folder)
     # Ray and torch report a full disk in many ways, and seldom by its name.
@@ -137,14 +162,17 @@ def failure_message(checkpoints: Path, error: BaseException | None) -> str:
         parts.append(f"the disk of {folder} is full ({sizes})")
     if steps := find_complete_steps(checkpoints):
         newest = f"{checkpoints}/global_step_{steps[-1]}"
-        parts.append(f"the newest whole checkpoint is {newest}, and the same command goes on from there")
+        parts.append(
+            f"the newest whole checkpoint is {newest}, and the same command goes on from there"
+        )
     else:
         parts.append(f"nothing was saved in {checkpoints}")
     return "; ".join(parts)
 
 
 def summarize_error(error: BaseException) -> str:
-    """Class and message, the class named once, of the error that a chain of Ray's task errors began with."""
+    """Class and message, the class named once, of the error that a chain of Ray's task errors began
+    with."""
     root = error
     while isinstance(cause := getattr(root, "cause", None), BaseException):
         root = cause
@@ -155,7 +183,8 @@ def summarize_error(error: BaseException) -> str:
         return lines[-1][:_LONGEST]
     # A first line that ends with a colon only announces the error, as Hydra's does.
     head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    # Ray describes a dead process over several lines, and Hydra a section: what a user can look for.
+    # Ray describes a dead process over several lines, and Hydra a section: what a user can look
+    # for.
     where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
     said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
     return said[:_LONGEST].rstrip(": ")

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# An agent with a tool, from nothing to a trained model on a machine without an accelerator (2 cores, 8 GB, about 15 minutes).
+# An agent with a tool, from nothing to a trained model on a machine without an accelerator (2
+# cores, 8 GB, about 15 minutes).
 #
 #   bash recipes/agent_quickstart_cpu.sh                  everything into outputs/agent_quickstart
 #   bash recipes/agent_quickstart_cpu.sh variant=guarded  further words are overrides of verl's configuration
 #
-# The agent calls a calculator that sometimes fails (recipes/agent/calculator_task.py). Phases, knobs, resumption: as in
-# recipes/quickstart_cpu.sh.
+# The agent calls a calculator that sometimes fails (recipes/agent/calculator_task.py). Phases,
+# knobs, resumption: as in recipes/quickstart_cpu.sh.
 set -euo pipefail
 
 # shellcheck source=recipes/quickstart/phases.sh

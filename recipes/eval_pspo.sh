@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Evaluate a model on the six numeric sets of PSPO (arXiv 2411.11681), with the prompts of its released code.
+# Evaluate a model on the six numeric sets of PSPO (arXiv 2411.11681), with the prompts of its
+# released code.
 #
 #   bash recipes/eval_pspo.sh MODEL [options of eval.run ...]
 #   DATA=FOLDER bash recipes/eval_pspo.sh outputs/pspo_wrs/ppo_weibull/hf
 #   DECODING=recommended BACKEND=vllm bash recipes/eval_pspo.sh MODEL
 #
-# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The released code samples with 5 beams; here one response
-# is sampled. DECODING=recommended are 16 responses at temperature 0.3 and top-p 0.95, what the authors of PRIME advise.
+# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The released code samples with 5
+# beams; here one response is sampled. DECODING=recommended are 16 responses at temperature 0.3 and
+# top-p 0.95, what the authors of PRIME advise.
 # The scores of the published table are micro-F1, which here is the accuracy.
-# The test rows of the paper are not public: EQUATE and Quantitative-101 are evaluated instead, and published numbers are
-# beside ours for orientation only (docs/reference/numeric_reasoning.md). After an interruption the same command goes on.
+# The test rows of the paper are not public: EQUATE and Quantitative-101 are evaluated instead, and
+# published numbers are beside ours for orientation only (docs/reference/numeric_reasoning.md).
+# After an interruption the same command goes on.
 #
-# NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it out.
+# NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it
+# out.
 set -euo pipefail
 
 # shellcheck source=recipes/eval_suite.sh

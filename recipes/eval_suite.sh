@@ -7,7 +7,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
 
 SUITE_KNOBS="TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL DATA_PARALLEL SYSTEM_PROMPT PYTHON"
 
-# evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table, say where everything is; exits.
+# evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table, say where
+# everything is; exits.
 # NAME is the recipe's; TABLE that of eval.report.
 evaluate_suite() {
     local name=$1 table=$2 model=$3 options=() status=0
@@ -23,7 +24,8 @@ evaluate_suite() {
     OUTPUT_DIR=${OUTPUT_DIR:-outputs/eval/$name/$(basename "$model")-$DECODING}
     # Folder with the benchmarks' files; empty: from the hub.
     [[ -z "${DATA:-}" ]] || options+=(--data "$DATA")
-    # GPUs that share one copy of the model, and copies, by default as many as there are GPUs for; of vLLM only.
+    # GPUs that share one copy of the model, and copies, by default as many as there are GPUs for;
+    # of vLLM only.
     if [[ "$BACKEND" == vllm ]]; then
         local gpus tensor=${TENSOR_PARALLEL:-1}
         gpus=$({ nvidia-smi --list-gpus 2> /dev/null || true; } | wc -l)

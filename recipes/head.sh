@@ -7,13 +7,14 @@
 RUN_KNOBS="DRY_RUN DEVICE_MEMORY MEAN_TOKENS SHRINK SHRINK_STEPS SHRINK_ROLLOUT PYTHON"
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# usage SCRIPT: the comment at the head of a recipe, behind its first two lines (interpreter, licence).
+# usage SCRIPT: the comment at the head of a recipe, behind its first two lines (interpreter,
+# licence).
 usage() {
     sed -n '3,/^[^#]/p' "$1" | grep '^#' | cut -c3-
 }
 
-# begin LEAST KNOBS ARGUMENTS...: print usage and KNOBS and exit if the first argument asks for help, or if there should be
-# LEAST arguments and are none; with too few say so.
+# begin LEAST KNOBS ARGUMENTS...: print usage and KNOBS and exit if the first argument asks for
+# help, or if there should be LEAST arguments and are none; with too few say so.
 begin() {
     local script=${BASH_SOURCE[1]} least=$1 knobs=$2
     shift 2
@@ -30,8 +31,9 @@ begin() {
     fi
 }
 
-# begin_variation BASE ARGUMENTS...: of a recipe that is another one with other numbers: set RUN to BASE, which is below
-# recipes/; print usage, the knobs of BASE and those in OWN_KNOBS and exit if the first argument asks for help.
+# begin_variation BASE ARGUMENTS...: of a recipe that is another one with other numbers: set RUN to
+# BASE, which is below recipes/; print usage, the knobs of BASE and those in OWN_KNOBS and exit if
+# the first argument asks for help.
 begin_variation() {
     RUN=$PROJECT_ROOT/recipes/$1
     [[ "${2:-}" == "-h" || "${2:-}" == "--help" ]] || return 0

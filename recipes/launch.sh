@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the training recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
+# What the training recipes share: the plan of a run in place of the run, a run shrunk for the CPU,
+# and the run itself.
 # Sourced with PROJECT_ROOT and OUTPUT_DIR set.
 
 # shellcheck source=recipes/python.sh
 source "$PROJECT_ROOT/recipes/python.sh"
 
-# launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is set.
-# With DRY_RUN=1 the configuration is composed and checked instead, and its memory and hours are printed; nothing
-# is read but the sizes of the models, and no GPU is needed. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS
-# (prompt and response, for the hours). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
-# With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated rows and a coin for a
-# verifier: filter, PRM or step reward model, checkpoints and validation are all there, and nothing is learned. With
-# RAY_ADDRESS it runs on the NNODES nodes of that cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or goes on from
-# the two that are there. SHRINK=gpu makes them on one GPU, by the configuration for GPUs; SHRINK_ROLLOUT=vllm generates with it.
+# launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is
+# set.
+# With DRY_RUN=1 the configuration is composed and checked instead, and its memory and hours are
+# printed; nothing is read but the sizes of the models, and no GPU is needed. Knobs of the plan:
+# DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS (prompt and response, for the hours). Status: 0 it
+# fits, 1 it would not start or not fit, 2 there is no plan.
+# With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated
+# rows and a coin for a verifier: filter, PRM or step reward model, checkpoints and validation are
+# all there, and nothing is learned. With RAY_ADDRESS it runs on the NNODES nodes of that cluster,
+# one rank on each. SHRINK_STEPS=4 makes four steps, or goes on from the two that are there.
+# SHRINK=gpu makes them on one GPU, by the configuration for GPUs; SHRINK_ROLLOUT=vllm generates
+# with it.
 launch() {
     local config=$1
     shift
@@ -30,8 +35,9 @@ launch() {
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"
 }
 
-# template SECTION MODEL: set TEMPLATE to the override that gives a model a chat template, from the file CHAT_TEMPLATE, which is
-# needed where the model has none; of the Abel models, which are older than such templates, that beside PSPO-WRS's recipes.
+# template SECTION MODEL: set TEMPLATE to the override that gives a model a chat template, from the
+# file CHAT_TEMPLATE, which is needed where the model has none; of the Abel models, which are older
+# than such templates, that beside PSPO-WRS's recipes.
 template() {
     local default= quoted
     TEMPLATE=()
@@ -49,7 +55,8 @@ plan() {
         --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${@:2}"
 }
 
-# not_planned COMMAND...: print the command of a run without rollouts in place of its plan, which only RL runs have.
+# not_planned COMMAND...: print the command of a run without rollouts in place of its plan, which
+# only RL runs have.
 not_planned() {
     echo "memory and hours are planned for RL runs only; this run is:"
     printf '%q ' "$@"
@@ -60,8 +67,8 @@ not_planned() {
 # Overrides of a shrunk run, which come after those of the recipe.
 SHRUNK=()
 
-# prepare_shrunk ARGUMENTS...: let recipes/smoke write the inputs of a shrunk run and name its overrides, and set the
-# environment of a run on the CPU.
+# prepare_shrunk ARGUMENTS...: let recipes/smoke write the inputs of a shrunk run and name its
+# overrides, and set the environment of a run on the CPU.
 prepare_shrunk() {
     local words
     words=$("$PYTHON" -m recipes.smoke.prepare "$@")

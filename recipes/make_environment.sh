@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes or brings up to date the environment of this project in .venv (CPU build of torch, development tools).
+# Makes or brings up to date the environment of this project in .venv (CPU build of torch,
+# development tools).
 #
 #   bash recipes/make_environment.sh
 #
-# A second run sees that nothing has changed and ends at once; a run that was interrupted is repaired by the next one.
-# A .venv that is a link, or that this script has not made, is not changed: the script says what it lacks, and stops.
+# A second run sees that nothing has changed and ends at once; a run that was interrupted is
+# repaired by the next one.
+# A .venv that is a link, or that this script has not made, is not changed: the script says what it
+# lacks, and stops.
 # Knobs (environment variables):
 #   PYTHON              interpreter to make .venv with (default python3; Python 3.10 or newer)
 #   TORCH_INSTALL_ARGS  arguments of the pip call that installs torch (default: torch==2.13.0). Where pip's own

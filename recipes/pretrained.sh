@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A real pretrained model on a CPU, or with DEVICE=cuda on one GPU: SmolLM2-135M-Instruct on short sums. The few steps of
-# the default show the path and what it costs; they are no evidence of anything.
+# A real pretrained model on a CPU, or with DEVICE=cuda on one GPU: SmolLM2-135M-Instruct on short
+# sums. The few steps of the default show the path and what it costs; they are no evidence of
+# anything.
 #
 #   bash recipes/pretrained.sh [verl overrides ...]             variant=guarded, or the default of the trainer
 #   MODEL=/path/to/chat-model bash recipes/pretrained.sh        another model
 #
-# Writes OUT/{model,data,checkpoints,metrics.jsonl}. Started again, it goes on from its last checkpoint.
-# Knobs (environment): DEVICE OUT MODEL STEPS PROMPTS ROLLOUTS LR PRM_LR PRM_MINI_BATCH MAX_RESPONSE VALIDATION TEST_FREQ PYTHON
+# Writes OUT/{model,data,checkpoints,metrics.jsonl}. Started again, it goes on from its last
+# checkpoint.
+# Knobs (environment): DEVICE OUT MODEL STEPS PROMPTS ROLLOUTS LR PRM_LR PRM_MINI_BATCH MAX_RESPONSE
+# VALIDATION TEST_FREQ PYTHON
 set -euo pipefail
 
 DEVICE=${DEVICE:-cpu}
@@ -36,7 +39,8 @@ fi
 if [[ "$DEVICE" == cpu ]]; then
     export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1
     config=prime_trainer_cpu
-    # Longest prompt and response in one forward pass: the logits of 49,152 tokens of the vocabulary fill the memory.
+    # Longest prompt and response in one forward pass: the logits of 49,152 tokens of the vocabulary
+    # fill the memory.
     machine=(actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024)
 else
     config=prime_trainer

@@ -6,10 +6,11 @@
 #   OUT=outputs/seed1 SEED=1 bash recipes/pspo_quickstart_cpu.sh
 #   bash recipes/pspo_quickstart_cpu.sh chain@pspo=cn_ppo      further words are overrides of verl's configuration
 #
-# Environment -> data -> warm start -> step reward model -> measurement -> PSPO-WRS through verl -> export -> measurement
-# -> report. The task: last-digit chains whose writer chooses the number of steps. A phase whose result is complete is
-# skipped, and the trainings go on from their last checkpoints: after an interruption, run the same command again. Other
-# settings need another OUT. The knobs are the environment variables below.
+# Environment -> data -> warm start -> step reward model -> measurement -> PSPO-WRS through verl ->
+# export -> measurement -> report. The task: last-digit chains whose writer chooses the number of
+# steps. A phase whose result is complete is skipped, and the trainings go on from their last
+# checkpoints: after an interruption, run the same command again. Other settings need another OUT.
+# The knobs are the environment variables below.
 set -euo pipefail
 
 # shellcheck source=recipes/quickstart/phases.sh

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PRIME from nothing to a trained model on a machine without an accelerator (2 cores, 4 GB, 5 to 8 minutes).
+# PRIME from nothing to a trained model on a machine without an accelerator (2 cores, 4 GB, 5 to 8
+# minutes).
 #
 #   bash recipes/quickstart_cpu.sh                        everything into outputs/quickstart
 #   OUT=outputs/seed1 SEED=1 bash recipes/quickstart_cpu.sh
 #   bash recipes/quickstart_cpu.sh prm.update_mode=after  further words are overrides of verl's configuration
 #
-# Environment -> data -> warm start -> evaluation -> PRIME through verl -> export -> evaluation -> report. A phase whose
-# result is complete is skipped, and the training goes on from its last checkpoint: after an interruption, run the same
-# command again. Other settings need another OUT. The knobs are the environment variables below.
+# Environment -> data -> warm start -> evaluation -> PRIME through verl -> export -> evaluation ->
+# report. A phase whose result is complete is skipped, and the training goes on from its last
+# checkpoint: after an interruption, run the same command again. Other settings need another OUT.
+# The knobs are the environment variables below.
 set -euo pipefail
 
 # shellcheck source=recipes/quickstart/phases.sh

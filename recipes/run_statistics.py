@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics over seeds and problems, metrics of a run, and files about a run, for the recipes' reports."""
+"""Statistics over seeds and problems, metrics of a run, and files about a run, for the recipes'
+reports."""
 
 import math
 from collections import defaultdict
@@ -14,7 +15,8 @@ PAIR_ACCURACY = "prm/pair_accuracy/before_update"
 
 
 def standard_errors(values_RS: np.ndarray) -> np.ndarray:
-    """Return the standard error of the mean over the first axis; 0 where it holds a single run, as a plot draws it."""
+    """Return the standard error of the mean over the first axis; 0 where it holds a single run, as
+    a plot draws it."""
     if len(values_RS) < 2:
         return np.zeros(values_RS.shape[1:])
     return values_RS.std(axis=0, ddof=1) / math.sqrt(len(values_RS))
@@ -22,27 +24,40 @@ def standard_errors(values_RS: np.ndarray) -> np.ndarray:
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean and its standard error, which is None for a single value."""
-    return float(np.mean(values)), float(standard_errors(np.asarray(values))) if len(values) > 1 else None
+    return float(np.mean(values)), float(standard_errors(np.asarray(values))) if len(
+        values
+    ) > 1 else None
 
 
 def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) -> str:
-    """Write a mean with its standard error over the values, times ``factor``; of a single value without one."""
+    """Write a mean with its standard error over the values, times ``factor``; of a single value
+    without one."""
     mean, error = mean_and_error(values)
-    return f"{factor * mean:.{digits}f}" + ("" if error is None else f" ± {factor * error:.{digits}f}")
+    return f"{factor * mean:.{digits}f}" + (
+        "" if error is None else f" ± {factor * error:.{digits}f}"
+    )
 
 
 def get_paired_error(before: str, after: str) -> float:
-    """Return the standard error of the difference of two accuracies on the same problems, as strings of 0 and 1.
+    """Return the standard error of the difference of two accuracies on the same problems, as
+    strings of 0 and 1.
 
     ``ValueError``: the two are not about the same number of problems.
     """
     if len(before) != len(after):
-        raise ValueError(f"the evaluations have {len(before)} and {len(after)} problems; they must be the same")
-    return float(standard_errors(np.array([int(a) - int(b) for a, b in zip(after, before, strict=True)])))
+        raise ValueError(
+            f"the evaluations have {len(before)} and {len(after)} problems; they must be the same"
+        )
+    return float(
+        standard_errors(np.array([int(a) - int(b) for a, b in zip(after, before, strict=True)]))
+    )
 
 
-def find_crossing(places: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
-    """Return where the linearly interpolated curve first reaches the threshold; None if it never does."""
+def find_crossing(
+    places: Sequence[float], values: Sequence[float], threshold: float
+) -> float | None:
+    """Return where the linearly interpolated curve first reaches the threshold; None if it never
+    does."""
     first = next((index for index, value in enumerate(values) if value >= threshold), None)
     if first is None:
         return None
@@ -51,7 +66,8 @@ def find_crossing(places: Sequence[float], values: Sequence[float], threshold: f
 
 
 def run_metrics(run: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics by step of a run and its resumptions. ``ValueError``: there is not a single step."""
+    """Return the metrics by step of a run and its resumptions. ``ValueError``: there is not a
+    single step."""
     metrics = read_metrics(run / "metrics.jsonl")
     if not metrics:
         raise ValueError(f"no metrics in {run / 'metrics.jsonl'}; was verl's 'file' logger on?")
@@ -65,7 +81,8 @@ def series(metrics: Mapping[int, Mapping[str, float]], key: str) -> tuple[np.nda
 
 
 def read_seconds(path: Path) -> dict[str, float]:
-    """Read seconds per phase from lines ``phase<TAB>seconds``, and their ``total``; a repeated phase adds up."""
+    """Read seconds per phase from lines ``phase<TAB>seconds``, and their ``total``; a repeated
+    phase adds up."""
     seconds: dict[str, float] = defaultdict(float)
     for line in path.read_text(encoding="utf-8").splitlines():
         phase, value = line.split("\t")

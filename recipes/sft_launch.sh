@@ -6,9 +6,10 @@
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 
-# launch_supervised MODULE OVERRIDES...: replace this shell by the training, one process for each GPU.
-# DRY_RUN=1 prints the command instead. With SHRINK=1 the same run makes two steps in one process on the CPU, with an untrained
-# tiny model and generated rows.
+# launch_supervised MODULE OVERRIDES...: replace this shell by the training, one process for each
+# GPU.
+# DRY_RUN=1 prints the command instead. With SHRINK=1 the same run makes two steps in one process on
+# the CPU, with an untrained tiny model and generated rows.
 launch_supervised() {
     local module=$1 processes=$N_GPUS
     shift
@@ -25,8 +26,8 @@ launch_supervised() {
     exec "${command[@]}"
 }
 
-# launch_sft NAME TRAIN OVERRIDES...: verl's SFT trainer on all weights of MODEL, which needs BATCH, LR, EPOCHS, MAX_LENGTH,
-# TOKENS_PER_GPU and SAVE_FREQ set.
+# launch_sft NAME TRAIN OVERRIDES...: verl's SFT trainer on all weights of MODEL, which needs BATCH,
+# LR, EPOCHS, MAX_LENGTH, TOKENS_PER_GPU and SAVE_FREQ set.
 launch_sft() {
     local name=$1 train=$2
     shift 2

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write an untrained tiny model that reads any text, to try commands with: one token a byte, 123,328 parameters.
+"""Write an untrained tiny model that reads any text, to try commands with: one token a byte,
+123,328 parameters.
 
     python -m recipes.tiny_model --output-dir outputs/tiny
 
@@ -20,9 +21,14 @@ POSITIONS = 4096
 
 
 def byte_tokenizer(chat_template: str | None = CHAT) -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per byte: every text can be read, and characters of several tokens exist."""
+    """Build a tokenizer with one token per byte: every text can be read, and characters of several
+    tokens exist."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<pad>": 0, "<eos>": 1, **{symbol: number + 2 for number, symbol in enumerate(alphabet)}}
+    vocabulary = {
+        "<pad>": 0,
+        "<eos>": 1,
+        **{symbol: number + 2 for number, symbol in enumerate(alphabet)},
+    }
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -5,8 +5,8 @@
 #   bash tests/canary.sh           the newest verl that pip offers
 #   bash tests/canary.sh 0.9.0     this one
 #
-# Ends with status 1 and a line per name that is gone or changed (docs/how_to/upgrading_verl.md). PYTHON names the
-# interpreter of an environment with prime_ext; default: .venv/bin/python.
+# Ends with status 1 and a line per name that is gone or changed (docs/how_to/upgrading_verl.md).
+# PYTHON names the interpreter of an environment with prime_ext; default: .venv/bin/python.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

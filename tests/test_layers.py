@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floors of the house: imports go downwards, nothing goes round, and few modules stand in the hall."""
+"""The floors of the house: imports go downwards, nothing goes round, and few modules stand in the
+hall."""
 
 import subprocess
 import sys
@@ -9,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_contracts_of_pyproject_are_kept():
-    program = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    program = (
+        "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 

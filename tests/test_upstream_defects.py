@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of docs/explanation/for_upstream.md about verl still hold; a failure is a workaround to take out."""
+"""Claims of docs/explanation/for_upstream.md about verl still hold; a failure is a workaround to
+take out."""
 
 import ast
 import asyncio
@@ -38,7 +39,9 @@ def tree_of(path):
 def calls_of(path, name):
     """Return calls of a function or method of this name in a file of verl."""
     calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
-    return [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", None)) == name]
+    return [
+        call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", None)) == name
+    ]
 
 
 def test_a_print_argument_goes_to_a_logger():
@@ -53,7 +56,10 @@ def test_the_critic_takes_a_key_that_its_settings_lack():
     for path in (VERL / "trainer" / "config" / "critic").glob("*.yaml"):
         assert "ppo_infer_max_token_len_per_gpu:" not in path.read_text()
     lines = (VERL / "trainer/ppo/v1/trainer_base.py").read_text()
-    assert "critic_cfg.engine.max_token_len_per_gpu = critic_cfg.ppo_infer_max_token_len_per_gpu" in lines
+    assert (
+        "critic_cfg.engine.max_token_len_per_gpu = critic_cfg.ppo_infer_max_token_len_per_gpu"
+        in lines
+    )
 
 
 def test_the_time_limit_of_groups_is_read_nowhere_and_is_torchs_half_hour():
@@ -62,10 +68,17 @@ def test_the_time_limit_of_groups_is_read_nowhere_and_is_torchs_half_hour():
 
 
 def in_plain_verl(folder, script, modules=""):
-    """Run it without the plug-in, which mends things, unless it is given; returns the last line that it prints."""
-    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": modules}
+    """Run it without the plug-in, which mends things, unless it is given; returns the last line
+    that it prints."""
+    environment = {
+        **os.environ,
+        "VERL_USE_EXTERNAL_PLUGINS": "none",
+        "VERL_USE_EXTERNAL_MODULES": modules,
+    }
     (folder / "script.py").write_text(script)
-    done = subprocess.run([python(), folder / "script.py"], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [python(), folder / "script.py"], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return (done.stdout.splitlines() or [""])[-1]
 
@@ -74,11 +87,13 @@ FUSED = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from verl.models.transformers.monkey_patch import apply_monkey_patch
-config = LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+size = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+config = LlamaConfig(vocab_size=8, **size)
 one, other = LlamaForCausalLM(config), LlamaForCausalLM(config)
 ids = torch.zeros(1, 2, dtype=torch.long)
 assert other(input_ids=ids).logits is not None
-apply_monkey_patch(one, use_remove_padding=False, use_fused_kernels=True, fused_kernels_backend="torch")
+fused = {"use_fused_kernels": True, "fused_kernels_backend": "torch"}
+apply_monkey_patch(one, use_remove_padding=False, **fused)
 assert other(input_ids=ids, temperature=1.0, return_dict=True).logits is None
 """
 
@@ -100,7 +115,8 @@ from verl.experimental.agent_loop import agent_loop
 words = {"\\n": 0, "a": 1}
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words)))
 try:
-    print(type(agent_loop.create_continuous_token_builder(tokenizer, hf_model_type="qwen2")).__name__)
+    builder = agent_loop.create_continuous_token_builder(tokenizer, hf_model_type="qwen2")
+    print(type(builder).__name__)
 except ValueError as error:
     print(error)
 """
@@ -108,7 +124,9 @@ except ValueError as error:
 
 @pytest.mark.slow
 def test_a_qwen2_without_chatml_cannot_generate_and_here_joins_turns_as_an_unknown_model(tmp_path):
-    assert in_plain_verl(tmp_path, JOINED) == "Tokenizer does not define required token '<|im_end|>'"
+    assert (
+        in_plain_verl(tmp_path, JOINED) == "Tokenizer does not define required token '<|im_end|>'"
+    )
     assert in_plain_verl(tmp_path, JOINED, "prime_ext.plugin") == "ContinuousTokenBuilder"
 
 
@@ -124,7 +142,9 @@ def test_a_critic_asks_for_flash_attention_whatever_is_set(tmp_path):
 
 def test_merging_rounds_and_an_update_that_is_not_finite_is_passed_over():
     assert ".bfloat16()" in inspect.getsource(FSDPModelMerger)
-    after = inspect.getsource(FSDPEngine.optimizer_step).partition("if not torch.isfinite(grad_norm):")[2]
+    after = inspect.getsource(FSDPEngine.optimizer_step).partition(
+        "if not torch.isfinite(grad_norm):"
+    )[2]
     assert after and "raise" not in after.partition("else:")[0]
 
 
@@ -150,9 +170,13 @@ def test_a_tool_has_no_time_limit_and_its_special_tokens_pass():
     names = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
     assert not names & {"wait_for", "timeout", "wait"}
     loop = ToolAgentLoop.__new__(ToolAgentLoop)
-    loop.tools, loop.max_tool_response_length, loop.tool_response_truncate_side = {"tool": Tool()}, 100, "left"
+    loop.tools = {"tool": Tool()}
+    loop.max_tool_response_length = 100
+    loop.tool_response_truncate_side = "left"
     call = type("Call", (), {"name": "tool", "arguments": "{}"})()
-    answer, _, _ = asyncio.run(loop._call_tool(call, {}, type("Data", (), {"active_tools": None, "tools": None})()))
+    answer, _, _ = asyncio.run(
+        loop._call_tool(call, {}, type("Data", (), {"active_tools": None, "tools": None})())
+    )
     assert answer.text == "<|im_end|>"
 
 
@@ -167,10 +191,16 @@ def test_what_the_page_says_of_this_package_is_there():
     assert names.actor_rollout_ref.rollout.agent.default_agent_loop == "seeded_single_turn_agent"
     for word in PAGE.read_text().split("`"):
         if word.endswith(".py") and "*" not in word:
-            assert any((folder / word).exists() for folder in (VERL, ROOT, ROOT / "prime_ext")), word
+            assert any((folder / word).exists() for folder in (VERL, ROOT, ROOT / "prime_ext")), (
+                word
+            )
 
 
 def test_private_names_of_verl_are_as_expected():
     assert len(VERL_NAMES) > 50 and missing_names() == []
-    assert not [name for name in imported_names() if "._" in name], "private names of verl are not imported"
-    assert list(touched_names()) == [], "verl_adapter alone replaces what is verl's, and takes private names from it"
+    assert not [name for name in imported_names() if "._" in name], (
+        "private names of verl are not imported"
+    )
+    assert list(touched_names()) == [], (
+        "verl_adapter alone replaces what is verl's, and takes private names from it"
+    )

@@ -17,21 +17,25 @@ from prime_ext.algorithms.returns import apply_mask, upcast
 class StepScore:
     """The score p_k of a step from x_k, the sum of beta * q_t over it.
 
-    With a PRM trained by cross-entropy, x_k is what step k adds to the log-odds of success (PRIME, arXiv 2502.01456).
+    With a PRM trained by cross-entropy, x_k is what step k adds to the log-odds of success (PRIME,
+    arXiv 2502.01456).
 
     * ``none``: p_k = x_k, of any sign.
-    * ``sigmoid``: p_k = sigmoid(scale * x_k), the chance of success after the step if it was 1/2 before.
+    * ``sigmoid``: p_k = sigmoid(scale * x_k), the chance of success after the step if it was 1/2
+      before.
 
     Attributes:
         name: one of the two.
-        scale: factor before the sigmoid. With beta = 0.05 all scores are near 1/2; about 1 / std(x) separates them.
+        scale: factor before the sigmoid. With beta = 0.05 all scores are near 1/2; about 1 / std(x)
+            separates them.
     """
 
     name: Literal["none", "sigmoid"] = "none"
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Scores ``(B, S)``, 0 without a step. Raises ValueError for a sigmoid of a sum that is not finite."""
+        """Scores ``(B, S)``, 0 without a step. Raises ValueError for a sigmoid of a sum that is not
+        finite."""
         kept_BS = apply_mask(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS
@@ -48,7 +52,8 @@ def accumulate(
 ) -> torch.Tensor:
     """Return one score per response from the scores p_1 .. p_n of its steps, ``(B,)``.
 
-    ``geometric``, the F of PSPO-WRS, is (p_1 ... p_n)^(1/n) as exp(mean(log p)), which does not underflow.
+    ``geometric``, the F of PSPO-WRS, is (p_1 ... p_n)^(1/n) as exp(mean(log p)), which does not
+    underflow.
 
     Args:
         step_score_BS: scores; >= 0 for ``geometric``.
@@ -76,7 +81,9 @@ def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
     """Raise ValueError that names the first of these scores, with its row and step."""
     if bad_BS.any():
         row, step = bad_BS.nonzero()[0].tolist()
-        raise ValueError(f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{said}")
+        raise ValueError(
+            f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{said}"
+        )
 
 
 def _mean(score_BS: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:

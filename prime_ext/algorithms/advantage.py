@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PRIME's advantage: an estimate for the outcome and one for the process rewards, summed, then whitened."""
+"""PRIME's advantage: an estimate for the outcome and one for the process rewards, summed, then
+whitened."""
 
 from functools import reduce
 from typing import Any
@@ -16,10 +17,11 @@ ESTIMATORS_OF_RESPONSES = ("rloo", "grpo", "turn_rloo")
 def outcome_source(
     reward_BT: torch.Tensor, response_mask_BT: torch.Tensor, estimator: str, **options: Any
 ) -> RewardSource:
-    """Build the outcome's source from verl's token rewards ``(B, T)``, which may hold anything outside the mask.
+    """Build the outcome's source from verl's token rewards ``(B, T)``, which may hold anything
+    outside the mask.
 
-    As in verl, estimators that compare responses see their sum at the last token; the others see each token's reward.
-    ``options`` are other fields of the source.
+    As in verl, estimators that compare responses see their sum at the last token; the others see
+    each token's reward. ``options`` are other fields of the source.
     """
     mask_BT = response_mask_BT
     if estimator in ESTIMATORS_OF_RESPONSES:
@@ -34,17 +36,20 @@ def combine_sources(
     group_B: torch.Tensor,
     whitening: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Sum the advantages of all sources and whiten them over the valid tokens (PRIME, arXiv 2502.01456, Eq. 5).
+    """Sum the advantages of all sources and whiten them over the valid tokens (PRIME, arXiv
+    2502.01456, Eq. 5).
 
     A source with the coefficient 0 is left out: the result is that of the other sources to the bit.
 
     ``group_B`` are integer ids of prompts, in any order, with groups of any size.
 
     Returns:
-        advantages ``(B, T)``, their sum ``(B, T)`` before whitening, and the part of each source that entered.
+        advantages ``(B, T)``, their sum ``(B, T)`` before whitening, and the part of each source
+        that entered.
 
     Raises:
-        ValueError: every coefficient is 0; see also :func:`prime_ext.algorithms.estimators.compute_advantage`.
+        ValueError: every coefficient is 0; see also
+            :func:`prime_ext.algorithms.estimators.compute_advantage`.
     """
     entering = {name: source for name, source in sources.items() if source.coefficient != 0.0}
     if not entering:
@@ -54,5 +59,7 @@ def combine_sources(
         for name, source in entering.items()
     }
     return_BT = reduce(torch.add, per_source.values())
-    advantage_BT = whiten(return_BT, response_mask_BT) if whitening else return_BT * response_mask_BT
+    advantage_BT = (
+        whiten(return_BT, response_mask_BT) if whitening else return_BT * response_mask_BT
+    )
     return advantage_BT, return_BT, per_source

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities of given tokens from hidden states, without the logits of all tokens in memory at once."""
+"""Log-probabilities of given tokens from hidden states, without the logits of all tokens in memory
+at once."""
 
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the logits of a chunk in float32 (float64 stays), divided by the temperature.
 
-    16-bit factors are multiplied as they are, but the product is not rounded to 16 bits, in which logits of size 20 are
-    0.125 apart.
+    16-bit factors are multiplied as they are, but the product is not rounded to 16 bits, in which
+    logits of size 20 are 0.125 apart.
     """
     if hidden_NH.element_size() > 2:
         logits_NV = hidden_NH @ weight_VH.T
@@ -24,27 +25,40 @@ def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float
 def _add_product(sum_VH: torch.Tensor, slope_VC: torch.Tensor, hidden_CH: torch.Tensor) -> None:
     """Compute sum += slope @ hidden in place, with a float32 sum (float64 stays).
 
-    On CUDA the slopes are rounded to 16-bit hidden states' dtype, as autograd would have them: a product of float32
-    factors is an order of magnitude slower there.
+    On CUDA the slopes are rounded to 16-bit hidden states' dtype, as autograd would have them: a
+    product of float32 factors is an order of magnitude slower there.
     """
     if hidden_CH.element_size() == 2 and hidden_CH.is_cuda:
-        torch.addmm(sum_VH, slope_VC.to(hidden_CH.dtype), hidden_CH, out_dtype=torch.float32, out=sum_VH)
+        torch.addmm(
+            sum_VH, slope_VC.to(hidden_CH.dtype), hidden_CH, out_dtype=torch.float32, out=sum_VH
+        )
     else:
         sum_VH.addmm_(slope_VC, hidden_CH.to(slope_VC.dtype))
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
-    """Function that keeps two or three numbers per token; the backward pass computes each chunk's logits again."""
+    """Function that keeps two or three numbers per token; the backward pass computes each chunk's
+    logits again."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_NH: Any, weight_VH: Any, target_N: Any, chunk: Any, temperature: Any, with_entropy: Any
+        ctx: Any,
+        hidden_NH: Any,
+        weight_VH: Any,
+        target_N: Any,
+        chunk: Any,
+        temperature: Any,
+        with_entropy: Any,
     ) -> Any:
         ctx.set_materialize_grads(False)
-        log_probs, highest, log_sums, entropies = [], [], [], []
+        log_probs = []
+        highest = []
+        log_sums = []
+        entropies = []
         for hidden_CH, target_C in zip(hidden_NH.split(chunk), target_N.split(chunk), strict=True):
             logits_CV = _logits(hidden_CH, weight_VH, temperature)
-            # The highest logit and the rest of log Z are kept apart: in their sum large logits would drown the rest.
+            # The highest logit and the rest of log Z are kept apart: in their sum large logits
+            # would drown the rest.
             highest.append(logits_CV.amax(-1))
             logits_CV.sub_(highest[-1][:, None])
             target_logit_C = logits_CV.gather(1, target_C[:, None])[:, 0]
@@ -57,8 +71,11 @@ class _ChunkedLogProbs(torch.autograd.Function):
                 entropies.append(log_sums[-1] - odds_CV.mul_(logits_CV).sum(-1) / sum_C)
             del logits_CV, odds_CV
         entropy_N = torch.cat(entropies) if with_entropy else None
-        ctx.save_for_backward(hidden_NH, weight_VH, target_N, torch.cat(highest), torch.cat(log_sums), entropy_N)
-        ctx.chunk, ctx.temperature = chunk, temperature
+        ctx.save_for_backward(
+            hidden_NH, weight_VH, target_N, torch.cat(highest), torch.cat(log_sums), entropy_N
+        )
+        ctx.chunk = chunk
+        ctx.temperature = temperature
         return torch.cat(log_probs), entropy_N
 
     @staticmethod
@@ -86,7 +103,9 @@ class _ChunkedLogProbs(torch.autograd.Function):
                 del factor_CV
             if grad_N is not None:
                 # d log p(target) / d logits = onehot(target) - p
-                slope_CV.scatter_add_(1, target_N[part, None], grad_N[part, None].to(slope_CV.dtype))
+                slope_CV.scatter_add_(
+                    1, target_N[part, None], grad_N[part, None].to(slope_CV.dtype)
+                )
             if ctx.temperature != 1.0:
                 slope_CV.div_(ctx.temperature)
             if grad_hidden_NH is not None:
@@ -107,19 +126,23 @@ def compute_log_probs_and_entropy(
     temperature: float = 1.0,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log softmax(hidden @ weight^T / temperature) at the target of each token, and the entropies, ``(N,)`` each.
+    """log softmax(hidden @ weight^T / temperature) at the target of each token, and the entropies,
+    ``(N,)`` each.
 
-    Value and gradients are those of the plain computation, in float32 (or float64). The backward pass recomputes each
-    chunk's logits. Cannot be differentiated twice; call it outside of autocast, which would not cover the backward
-    pass.
+    Value and gradients are those of the plain computation, in float32 (or float64). The backward
+    pass recomputes each chunk's logits. Cannot be differentiated twice; call it outside of
+    autocast, which would not cover the backward pass.
 
     Args:
         hidden_NH: last hidden states of the tokens, any floating dtype.
         weight_VH: output embedding.
         target_N: token ids, ``0 <= id < V``.
-        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes, twice that with the entropy.
+        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes, twice that with the
+            entropy.
         temperature: positive divisor of the logits.
         with_entropy: otherwise None in its place.
     """
-    log_prob_N, entropy_N = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy)
+    log_prob_N, entropy_N = _ChunkedLogProbs.apply(
+        hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy
+    )
     return log_prob_N, entropy_N

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM phi as a distribution, measured against the current policy pi instead of its reference.
+"""The implicit PRM phi as a distribution, measured against the current policy pi instead of its
+reference.
 
-The reward log phi - log pi of a token vanishes once the policy has learned what the PRM knows. Because
+The reward log phi - log pi of a token vanishes once the policy has learned what the PRM knows.
+Because
 
     - grad KL(pi || phi) = E_{a ~ pi}[ grad log pi(a) * (log phi - log pi)(a) ],
 
@@ -20,7 +22,8 @@ from prime_ext.algorithms.returns import apply_mask, upcast
 def policy_relative_rewards(
     prm_log_prob_BT: torch.Tensor, old_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> torch.Tensor:
-    """r_t = log phi(y_t) - log pi_old(y_t), ``(B, T)`` float32 or better: an advantage, detached, 0 outside the mask.
+    """r_t = log phi(y_t) - log pi_old(y_t), ``(B, T)`` float32 or better: an advantage, detached, 0
+    outside the mask.
 
     Wants the discount 0 and no return-to-go.
     """
@@ -28,47 +31,70 @@ def policy_relative_rewards(
 
 
 def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> torch.Tensor:
-    """KL(pi || target) of each token, ``(N,)``, from normalized log-probabilities; -inf of pi contributes nothing."""
+    """KL(pi || target) of each token, ``(N,)``, from normalized log-probabilities; -inf of pi
+    contributes nothing."""
     probability_NV = log_prob_NV.exp()
-    return (probability_NV * apply_mask(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(-1)
+    return (probability_NV * apply_mask(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(
+        -1
+    )
 
 
-def _measure(logits_CV: torch.Tensor, token_C1: torch.Tensor, *targets: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return log-probabilities of the tokens, KL to each target, and log-sums of the policy and of each target."""
+def _measure(
+    logits_CV: torch.Tensor, token_C1: torch.Tensor, *targets: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Return log-probabilities of the tokens, KL to each target, and log-sums of the policy and of
+    each target."""
     (log_p_CV, *log_targets), log_sums = zip(*map(_log_softmax, (logits_CV, *targets)), strict=True)
     divergences = [reverse_kl(log_p_CV, log_target_CV) for log_target_CV in log_targets]
     return log_p_CV.gather(1, token_C1), torch.stack(divergences, -1), torch.stack(log_sums, -1)
 
 
 def _slope(
-    logits_CV: Any, token_C1: Any, log_sum_CK: Any, kl_CJ: Any, grad_C1: Any, grad_CJ: Any, *targets: Any
+    logits_CV: Any,
+    token_C1: Any,
+    log_sum_CK: Any,
+    kl_CJ: Any,
+    grad_C1: Any,
+    grad_CJ: Any,
+    *targets: Any,
 ) -> torch.Tensor:
-    """Return the gradient of the logits, from what :func:`_measure` returned and the gradients of it."""
+    """Return the gradient of the logits, from what :func:`_measure` returned and the gradients of
+    it."""
     log_p_CV = upcast(logits_CV) - log_sum_CK[:, :1]
     probability_CV = log_p_CV.exp()
     slope_CV = torch.zeros_like(log_p_CV)
     # d KL / d logits = p * (log p - log target - KL)
     for j, target_CV in enumerate(targets):
-        difference_CV = log_p_CV - (upcast(target_CV) - log_sum_CK[:, j + 1, None]) - kl_CJ[:, j, None]
+        difference_CV = (
+            log_p_CV - (upcast(target_CV) - log_sum_CK[:, j + 1, None]) - kl_CJ[:, j, None]
+        )
         slope_CV.addcmul_(difference_CV.masked_fill_(probability_CV == 0, 0.0), grad_CJ[:, j, None])
     # d log p(a) / d logits = onehot(a) - p
     return slope_CV.sub_(grad_C1).mul_(probability_CV).scatter_add_(1, token_C1, grad_C1)
 
 
-# Compiled, each direction reads a chunk once; eager operations move 22 times the bytes (tests/benchmarks/prm_phase.py).
+# Compiled, each direction reads a chunk once; eager operations move 22 times the bytes
+# (tests/benchmarks/prm_phase.py).
 _compile = functools.cache(torch.compile)
 
 
 class _LogProbsAndReverseKL(torch.autograd.Function):
-    """Function that keeps its logits and a few numbers per token; the backward pass computes each chunk again."""
+    """Function that keeps its logits and a few numbers per token; the backward pass computes each
+    chunk again."""
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Any, token_N1: Any, chunk: Any, fused: Any, *target_logits: Any) -> Any:
+    def forward(
+        ctx: Any, logits_NV: Any, token_N1: Any, chunk: Any, fused: Any, *target_logits: Any
+    ) -> Any:
         ctx.chunk = chunk
         ctx.slope = _compile(_slope) if fused else _slope
         measure = _compile(_measure) if fused else _measure
-        parts = zip(*(value.split(chunk) for value in (logits_NV, token_N1, *target_logits)), strict=True)
-        log_prob_N1, kl_NJ, log_sum_NK = map(torch.cat, zip(*(measure(*part) for part in parts), strict=True))
+        parts = zip(
+            *(value.split(chunk) for value in (logits_NV, token_N1, *target_logits)), strict=True
+        )
+        log_prob_N1, kl_NJ, log_sum_NK = map(
+            torch.cat, zip(*(measure(*part) for part in parts), strict=True)
+        )
         ctx.save_for_backward(logits_NV, token_N1, log_sum_NK, kl_NJ, *target_logits)
         return log_prob_N1, kl_NJ
 
@@ -96,10 +122,11 @@ def log_probs_and_reverse_kl(
     chunk: int = 256,
     fused: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the log-probability of given tokens, and KL(pi || target) over the whole vocabulary for each target.
+    """Return the log-probability of given tokens, and KL(pi || target) over the whole vocabulary
+    for each target.
 
-    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of the vocabulary.
-    Float32 or better. Cannot be differentiated twice; call it outside of autocast.
+    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of
+    the vocabulary. Float32 or better. Cannot be differentiated twice; call it outside of autocast.
 
     Args:
         logits_NV: the policy's logits, divided by the temperature.
@@ -109,22 +136,28 @@ def log_probs_and_reverse_kl(
         fused: compile what is done to a chunk (torch.compile).
 
     Returns:
-        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do not fit are a
-        ValueError.
+        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do
+        not fit are a ValueError.
     """
     for target_logits_NV in target_logits:
         if target_logits_NV.shape != logits_NV.shape or token_N.shape != logits_NV.shape[:1]:
             raise ValueError(
-                f"logits {tuple(logits_NV.shape)}, tokens {tuple(token_N.shape)} and target "
-                f"{tuple(target_logits_NV.shape)} do not fit: a target needs the policy's vocabulary"
+                f"logits {tuple(logits_NV.shape)}, tokens {tuple(token_N.shape)} and target"
+                f" {tuple(target_logits_NV.shape)} do not fit: a target needs the policy's"
+                " vocabulary"
             )
     constants = [target.detach() for target in target_logits]
-    log_prob_N1, kl_NJ = _LogProbsAndReverseKL.apply(logits_NV, token_N[:, None], chunk, fused, *constants)
+    log_prob_N1, kl_NJ = _LogProbsAndReverseKL.apply(
+        logits_NV, token_N[:, None], chunk, fused, *constants
+    )
     return log_prob_N1[:, 0], kl_NJ
 
 
 @torch.no_grad()
-def update_average(average: Sequence[torch.Tensor], current: Sequence[torch.Tensor], decay: float) -> None:
-    """average <- decay * average + (1 - decay) * current, in place, for the weights of two models."""
+def update_average(
+    average: Sequence[torch.Tensor], current: Sequence[torch.Tensor], decay: float
+) -> None:
+    """average <- decay * average + (1 - decay) * current, in place, for the weights of two
+    models."""
     for old, new in zip(average, current, strict=True):
         old.lerp_(new.to(device=old.device, dtype=old.dtype), 1.0 - decay)

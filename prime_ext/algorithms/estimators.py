@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advantage estimators of one reward source, by name.
 
-An estimator is ``f(source, response_mask_BT, group_B) -> advantage_BT``: 0 outside the response mask, before
-coefficient and whitening. Estimators that compare rollouts give 0 to one that is alone in its group.
+An estimator is ``f(source, response_mask_BT, group_B) -> advantage_BT``: 0 outside the response
+mask, before coefficient and whitening. Estimators that compare rollouts give 0 to one that is alone
+in its group.
 
-``rloo`` and ``grpo`` reduce a response to m_j, the mean of its rewards over the source mask (PRIME, arXiv 2502.01456,
-Eqs. 5 and 7). They subtract a baseline from every reward; the return-to-go of the rest is the advantage. With a reward
-at every token the baseline accumulates too, as in PRIME: early tokens of long responses have (remaining length) times
-the baseline.
+``rloo`` and ``grpo`` reduce a response to m_j, the mean of its rewards over the source mask (PRIME,
+arXiv 2502.01456, Eqs. 5 and 7). They subtract a baseline from every reward; the return-to-go of the
+rest is the advantage. With a reward at every token the baseline accumulates too, as in PRIME: early
+tokens of long responses have (remaining length) times the baseline.
 """
 
 from collections.abc import Callable
@@ -53,14 +54,19 @@ class RewardSource:
 
     def mean_reward(self) -> torch.Tensor:
         """Return m_j, the mean reward of each response over the source mask, ``(B,)``."""
-        return self.kept_reward().sum(-1) / self.mask_BT.bool().sum(-1, dtype=torch.int32).clamp_min(1)
+        return self.kept_reward().sum(-1) / self.mask_BT.bool().sum(
+            -1, dtype=torch.int32
+        ).clamp_min(1)
 
 
 Estimator = Callable[[RewardSource, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """REINFORCE leave-one-out (arXiv 2402.14740) in the two forms of PRIME (arXiv 2502.01456, Eq. 5), summed from t on.
+def rloo(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
+    """REINFORCE leave-one-out (arXiv 2402.14740) in the two forms of PRIME (arXiv 2502.01456, Eq.
+    5), summed from t on.
 
     With n the size of the group, a reward becomes
 
@@ -69,7 +75,9 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
 
     Both agree for a source with one reward per response, such as the outcome.
     """
-    reward_BT, mean_B, groups = source.kept_reward(), source.mean_reward(), _groups(source, group_B)
+    reward_BT = source.kept_reward()
+    mean_B = source.mean_reward()
+    groups = _groups(source, group_B)
     size_B = groups.size_B
     sum_B = groups.sum(mean_B)
     others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
@@ -82,27 +90,37 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
     return return_to_go(centered_BT, response_mask_BT, source.discount)
 
 
-def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """(r_t - mean_j m_j) / (std_j m_j + 1e-6), summed from t on (GRPO, arXiv 2402.03300; PRIME, Eq. 7).
+def grpo(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
+    """(r_t - mean_j m_j) / (std_j m_j + 1e-6), summed from t on (GRPO, arXiv 2402.03300; PRIME, Eq.
+    7).
 
-    The standard deviation has Bessel's correction, as in verl. A group whose m_j are all equal receives 0.
+    The standard deviation has Bessel's correction, as in verl. A group whose m_j are all equal
+    receives 0.
     """
-    mean_B, groups = source.mean_reward(), _groups(source, group_B)
+    mean_B = source.mean_reward()
+    groups = _groups(source, group_B)
     std_B = groups.std(mean_B)
     scale_B = torch.where(std_B > 0, 1.0 / (std_B + 1e-6), 0.0)
     centered_BT = (source.kept_reward() - groups.mean(mean_B)[:, None]) * scale_B[:, None]
     return return_to_go(apply_mask(centered_BT, source.mask_BT), response_mask_BT, source.discount)
 
 
-def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths): PURE (arXiv 2504.15275).
+def rloo_per_token(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
+    """r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths): PURE (arXiv
+    2504.15275).
 
-    N_ik are the tokens of the step, which lasts from one reward of the source to the next: a baseline per step would
-    favor few long steps. PURE does not count the separators that it appends; here nothing is appended.
+    N_ik are the tokens of the step, which lasts from one reward of the source to the next: a
+    baseline per step would favor few long steps. PURE does not count the separators that it
+    appends; here nothing is appended.
     """
     spans = step_spans(source.mask_BT, response_mask_BT)
     reward_BS = sum_over_steps(source.kept_reward(), spans)
-    total_B, length_B = reward_BS.sum(-1), response_mask_BT.bool().sum(-1).to(reward_BS.dtype)
+    total_B = reward_BS.sum(-1)
+    length_B = response_mask_BT.bool().sum(-1).to(reward_BS.dtype)
     groups = PromptGroups.build(group_B, spans.mask_BS.any(-1))
     per_token_B = (groups.sum(total_B) - total_B) / (groups.sum(length_B) - length_B).clamp_min(1)
     centered_BS = reward_BS - per_token_B[:, None] * spans.length_BS.to(reward_BS.dtype)
@@ -110,36 +128,47 @@ def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B
     return return_to_go(place_at_ends(centered_BS, spans), response_mask_BT, source.discount)
 
 
-def turn_rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+def turn_rloo(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
     """Return G_ik minus the mean of G_jk over the other rollouts that have a k-th turn.
 
-    G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of what the source pays in it; all tokens
-    of a turn have its advantage. Where no other rollout has a k-th turn, the baseline is the mean of the others' G_j1.
-    The baseline looks at other rollouts only, so the policy gradient is unbiased even where the policy decides when to
-    stop. Centering turn rewards before the sum would charge "one more turn" with its mean reward
-    (verl-project/verl#7244).
+    G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of what the source pays
+    in it; all tokens of a turn have its advantage. Where no other rollout has a k-th turn, the
+    baseline is the mean of the others' G_j1. The baseline looks at other rollouts only, so the
+    policy gradient is unbiased even where the policy decides when to stop. Centering turn rewards
+    before the sum would charge "one more turn" with its mean reward (verl-project/verl#7244).
     """
     assert source.turn_end_BT is not None
     spans = step_spans(source.turn_end_BT, response_mask_BT)
-    return_BS = return_to_go(sum_over_steps(source.kept_reward(), spans), spans.mask_BS, source.discount)
+    return_BS = return_to_go(
+        sum_over_steps(source.kept_reward(), spans), spans.mask_BS, source.discount
+    )
     groups = PromptGroups.build(group_B, spans.mask_BS.any(-1))
     goes_on_BS = spans.mask_BS.to(return_BS.dtype)
     others_BS = groups.sum(goes_on_BS) - goes_on_BS
     mean_BS = (groups.sum(return_BS) - return_BS) / others_BS.clamp_min(1)
     baseline_BS = torch.where(others_BS > 0, mean_BS, mean_BS[:, :1])
-    return _spread_over_steps(torch.where((groups.size_B > 1)[:, None], return_BS - baseline_BS, 0.0), spans)
+    return _spread_over_steps(
+        torch.where((groups.size_B > 1)[:, None], return_BS - baseline_BS, 0.0), spans
+    )
 
 
-def reinforce(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+def reinforce(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
     """R_t = sum_{s >= t} discount^(s - t) r_s, no baseline (PRIME, arXiv 2502.01456, Eq. 8)."""
     return return_to_go(source.kept_reward(), response_mask_BT, source.discount)
 
 
-def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+def gae(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
     """Generalized advantage estimation (arXiv 1506.02438), the estimator of PPO.
 
-    delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * gae_lambda * A_{t+1}, where t + 1 is the
-    next valid token; after the last one V is 0. The critic's target is A_t + V_t.
+    delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * gae_lambda * A_{t+1},
+    where t + 1 is the next valid token; after the last one V is 0. The critic's target is A_t +
+    V_t.
     """
     assert source.value_BT is not None
     reward_BT = source.kept_reward()
@@ -149,11 +178,15 @@ def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
     return return_to_go(delta_BT, response_mask_BT, source.discount * source.gae_lambda)
 
 
-def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """R_t - v_t with the implicit PRM as the value function (PRIME, arXiv 2502.01456, section on value models).
+def prm_value(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
+    """R_t - v_t with the implicit PRM as the value function (PRIME, arXiv 2502.01456, section on
+    value models).
 
-    v_t is ``source.value_BT``, see :func:`prime_ext.algorithms.implicit_reward.compute_implicit_values`. In the paper's
-    ablation it is weaker than process rewards as returns.
+    v_t is ``source.value_BT``, see
+    :func:`prime_ext.algorithms.implicit_reward.compute_implicit_values`. In the paper's ablation it
+    is weaker than process rewards as returns.
     """
     assert source.value_BT is not None
     return_BT = reinforce(source, response_mask_BT, group_B)
@@ -181,6 +214,8 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
-def compute_advantage(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+def compute_advantage(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
     """Apply the source's estimator, ``(B, T)``; its coefficient and whitening come later."""
     return ESTIMATORS[source.estimator](source, response_mask_BT, group_B)

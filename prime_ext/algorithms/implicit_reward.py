@@ -6,16 +6,21 @@ import torch
 from prime_ext.algorithms.returns import apply_mask, upcast
 
 
-def log_ratio(log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """q_t = log pi_prm(y_t | x, y_<t) - log pi_ref(y_t | x, y_<t), ``(B, T)`` float32, exactly 0 outside the mask.
+def log_ratio(
+    log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor
+) -> torch.Tensor:
+    """q_t = log pi_prm(y_t | x, y_<t) - log pi_ref(y_t | x, y_<t), ``(B, T)`` float32, exactly 0
+    outside the mask.
 
-    Both sides are taken at the same temperature; outside the mask they may hold anything, NaN included.
+    Both sides are taken at the same temperature; outside the mask they may hold anything, NaN
+    included.
     """
     return apply_mask(log_prob_BT.float() - reference_log_prob_BT.float(), mask_BT)
 
 
 def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
-    """r_t = beta * q_t (Eq. 3). The rewards of a response, the last token included, sum to beta * sum_t q_t."""
+    """r_t = beta * q_t (Eq. 3). The rewards of a response, the last token included, sum to beta *
+    sum_t q_t."""
     return beta * log_ratio_BT
 
 
@@ -25,6 +30,7 @@ def prefix_values(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float
 
 
 def compute_implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """v_t = sum of the process rewards before token t, 0 outside the mask: the values of estimator ``prm_value``."""
+    """v_t = sum of the process rewards before token t, 0 outside the mask: the values of estimator
+    ``prm_value``."""
     kept_BT = upcast(apply_mask(reward_BT, mask_BT))
     return apply_mask(kept_BT.cumsum(-1) - kept_BT, mask_BT)

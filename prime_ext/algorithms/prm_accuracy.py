@@ -9,7 +9,8 @@ from prime_ext.algorithms.groups import PromptGroups
 
 
 class PairCount(NamedTuple):
-    """Pairs of responses to the same prompt with different outcomes, weighted by the difference of their labels."""
+    """Pairs of responses to the same prompt with different outcomes, weighted by the difference of
+    their labels."""
 
     right: float
     """Those that the score orders correctly; a tie counts 1/2."""
@@ -24,19 +25,25 @@ class PairCount(NamedTuple):
 def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> PairCount:
     """Count pairs that the score orders correctly, and all pairs, pooled over the groups.
 
-    ``score_B`` is for example the summed log-ratio, ``label_B`` the outcome in [0, 1], ``group_B`` the prompt.
-    A PRM that still equals its reference has the accuracy 1/2; the published code calls ties wrong.
+    ``score_B`` is for example the summed log-ratio, ``label_B`` the outcome in [0, 1], ``group_B``
+    the prompt. A PRM that still equals its reference has the accuracy 1/2; the published code calls
+    ties wrong.
     """
     groups = PromptGroups.build(group_B, torch.ones_like(group_B, dtype=torch.bool))
     # NaN compares with nothing, so the places of absent rollouts form no pair.
-    label_GN, score_GN = groups.spread(label_B, float("nan")), groups.spread(score_B, 0.0)
+    label_GN = groups.spread(label_B, float("nan"))
+    score_GN = groups.spread(score_B, 0.0)
     better_GNN = label_GN[:, :, None] > label_GN[:, None, :]
-    weight_GNN = torch.where(better_GNN, label_GN[:, :, None] - label_GN[:, None, :], label_B.new_zeros(()))
-    left_GNN, right_GNN = score_GN[:, :, None], score_GN[:, None, :]
+    weight_GNN = torch.where(
+        better_GNN, label_GN[:, :, None] - label_GN[:, None, :], label_B.new_zeros(())
+    )
+    left_GNN = score_GN[:, :, None]
+    right_GNN = score_GN[:, None, :]
     right_order_GNN = (left_GNN > right_GNN) + 0.5 * (left_GNN == right_GNN)
     return PairCount(float((weight_GNN * right_order_GNN).sum()), float(weight_GNN.sum()))
 
 
 def absolute_accuracy(score_B: torch.Tensor, label_B: torch.Tensor) -> float:
-    """Return the share of responses whose score is positive exactly when the outcome is above one half."""
+    """Return the share of responses whose score is positive exactly when the outcome is above one
+    half."""
     return float(((score_B > 0) == (label_B > 0.5)).float().mean())

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses that train the implicit PRM from outcome labels, by name, each in two parts.
 
-* ``prepare(label_B, group_B, valid_B, score_B=None) -> RowFields`` runs once, on the driver, over the global batch:
+* ``prepare(label_B, group_B, valid_B, score_B=None) -> RowFields`` runs once, on the driver, over
+  the global batch:
   whatever looks at other rows happens here.
-* ``loss(log_ratio_BT, mask_BT, rows, beta) -> scalar`` runs on a worker for one micro-batch and is a sum over its
-  rows: however engines cut the batch, sum and gradient stay the same.
+* ``loss(log_ratio_BT, mask_BT, rows, beta) -> scalar`` runs on a worker for one micro-batch and is
+  a sum over its rows: however engines cut the batch, sum and gradient stay the same.
 """
 
 import math
@@ -24,8 +25,8 @@ class RowFields:
     """Three numbers per rollout. With them, a loss is a sum over rows and needs no other row.
 
     Attributes:
-        weight_B: 0 for rows that do not count, mean 1 over those that do. The caller divides by the rows of the
-            mini-batch, those that do not count included.
+        weight_B: 0 for rows that do not count, mean 1 over those that do. The caller divides by the
+            rows of the mini-batch, those that do not count included.
         target_B: what the row is trained toward; the outcome label, or as the loss says.
         offset_B: opponent or anchor, as the loss says; 0 where it has none.
     """
@@ -40,11 +41,12 @@ class RowFields:
 
 
 def log_ratio_sum(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return h_i, the sum of q over the valid tokens, the last one included, in float32 or better."""
+    """Return h_i, the sum of q over the valid tokens, the last one included, in float32 or
+    better."""
     return upcast(apply_mask(log_ratio_BT, mask_BT)).sum(-1)
 
 
-# ---- cross-entropy of the outcome ------------------------------------------------------------------------------------
+# ---- cross-entropy of the outcome ----------------------------------------------------------------
 
 
 def ce_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
@@ -59,7 +61,8 @@ def cross_entropy_loss(
     beta: float,
     bias: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
-    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) (PRIME, arXiv 2502.01456, Algorithm 1, where b = 0).
+    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) (PRIME, arXiv 2502.01456, Algorithm 1, where b
+    = 0).
 
     From the logits, so that a saturated PRM still receives a gradient.
     """
@@ -74,20 +77,22 @@ LIMIT = 4.0
 
 
 def compute_logit(mean_outcome: float) -> float:
-    """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]: where a trained bias starts."""
+    """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]: where a trained bias
+    starts."""
     if not 0.0 < mean_outcome < 1.0:
         return math.copysign(LIMIT, mean_outcome - 0.5)
     return min(max(math.log(mean_outcome / (1.0 - mean_outcome)), -LIMIT), LIMIT)
 
 
-# ---- detached DPO: each response against the average one of the other class ---------------------------------------
+# ---- detached DPO: each response against the average one of the other class ----------------------
 
 
 def dpo_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
-    """Pair each correct response with the mean of the wrong ones of its prompt, and each wrong one with the correct.
+    """Pair each correct response with the mean of the wrong ones of its prompt, and each wrong one
+    with the correct.
 
-    Rows of prompts with one class only do not count. Target: the label, 0 or 1. Offset: the mean summed log-ratio of
-    the opponents before the update, not multiplied by beta.
+    Rows of prompts with one class only do not count. Target: the label, 0 or 1. Offset: the mean
+    summed log-ratio of the opponents before the update, not multiplied by beta.
     """
     n_correct_B = groups.sum(label_B)
     n_wrong_B = groups.sum(1.0 - label_B)
@@ -98,60 +103,79 @@ def dpo_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor)
     return RowFields(paired_B.to(label_B.dtype), label_B, torch.where(paired_B, offset_B, 0.0))
 
 
-def dpo_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
-    """sum_i w_i * -log sigmoid(beta * s_i * (h_i - offset_i)), s_i = +1 for correct and -1 for wrong responses.
+def dpo_loss(
+    log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float
+) -> torch.Tensor:
+    """sum_i w_i * -log sigmoid(beta * s_i * (h_i - offset_i)), s_i = +1 for correct and -1 for
+    wrong responses.
 
-    The detached form of DPO (arXiv 2305.18290) in verl's recipe of PRIME. For prompts with one correct and one wrong
-    response it has the value of DPO over pairs at the parameters that made the offsets, and half its gradient.
+    The detached form of DPO (arXiv 2305.18290) in verl's recipe of PRIME. For prompts with one
+    correct and one wrong response it has the value of DPO over pairs at the parameters that made
+    the offsets, and half its gradient.
     """
     sign_B = 2.0 * rows.target_B - 1.0
     margin_B = beta * sign_B * (log_ratio_sum(log_ratio_BT, mask_BT) - rows.offset_B)
     return (-F.logsigmoid(margin_B) * rows.weight_B).sum()
 
 
-# ---- noise contrastive alignment: which of the responses of a prompt is the good one ------------------------------
+# ---- noise contrastive alignment: which of the responses of a prompt is the good one -------------
 
 
 def nca_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
-    """p_i = y_i / sum_j y_j over the K responses of the prompt; prompts weigh the same whatever their K.
+    """p_i = y_i / sum_j y_j over the K responses of the prompt; prompts weigh the same whatever
+    their K.
 
-    Target: K * p_i, the weight of the first term relative to the second one; 0 without a correct response.
+    Target: K * p_i, the weight of the first term relative to the second one; 0 without a correct
+    response.
     """
-    total_B, size_B = groups.sum(label_B), groups.size_B.to(label_B.dtype)
-    target_B = torch.where(total_B > 0, size_B * label_B / torch.where(total_B > 0, total_B, 1.0), 0.0)
+    total_B = groups.sum(label_B)
+    size_B = groups.size_B.to(label_B.dtype)
+    target_B = torch.where(
+        total_B > 0, size_B * label_B / torch.where(total_B > 0, total_B, 1.0), 0.0
+    )
     weight_B = torch.where(groups.valid_B, 1.0 / size_B.clamp_min(1), 0.0)
     # Scaled to the mean 1.
-    weight_B = weight_B * groups.valid_B.sum() / weight_B.sum().clamp_min(torch.finfo(weight_B.dtype).tiny)
+    weight_B = (
+        weight_B * groups.valid_B.sum() / weight_B.sum().clamp_min(torch.finfo(weight_B.dtype).tiny)
+    )
     return RowFields(weight_B, target_B, torch.zeros_like(label_B))
 
 
-def nca_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
-    """sum_i w_i * [-K p_i log sigmoid(r_i) - log sigmoid(-r_i)], r_i = beta * h_i (NCA, arXiv 2402.05369).
+def nca_loss(
+    log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float
+) -> torch.Tensor:
+    """sum_i w_i * [-K p_i log sigmoid(r_i) - log sigmoid(-r_i)], r_i = beta * h_i (NCA, arXiv
+    2402.05369).
 
-    Averaged over the K rows of a prompt this is -sum_i p_i log sigmoid(r_i) - (1/K) sum_i log sigmoid(-r_i), the form
-    for rewards whose temperature goes to 0.
+    Averaged over the K rows of a prompt this is -sum_i p_i log sigmoid(r_i) - (1/K) sum_i log
+    sigmoid(-r_i), the form for rewards whose temperature goes to 0.
     """
     logit_B = beta * log_ratio_sum(log_ratio_BT, mask_BT)
     loss_B = -rows.target_B * F.logsigmoid(logit_B) - F.logsigmoid(-logit_B)
     return (loss_B * rows.weight_B).sum()
 
 
-# ---- Kahneman-Tversky optimization: gains and losses against an anchor ---------------------------------------------
+# ---- Kahneman-Tversky optimization: gains and losses against an anchor ---------------------------
 
 
 def kto_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
-    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank; both classes weigh the same.
+    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank; both classes weigh the
+    same.
 
-    The paper takes z over prompts with responses to other prompts, for another forward pass; here it is taken over the
-    rollouts themselves. Target: the label, 0 or 1. Offset: z, in units of log-ratios.
+    The paper takes z over prompts with responses to other prompts, for another forward pass; here
+    it is taken over the rollouts themselves. Target: the label, 0 or 1. Offset: z, in units of
+    log-ratios.
     """
     valid_B = groups.valid_B
     z = (score_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
     return RowFields(valid_B.to(label_B.dtype), label_B, torch.where(valid_B, z, 0.0))
 
 
-def kto_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
-    """sum_i w_i * [1 - sigmoid(beta * s_i * (h_i - z))], s_i = +1 for correct, -1 for wrong (arXiv 2402.01306, Eq. 7).
+def kto_loss(
+    log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float
+) -> torch.Tensor:
+    """sum_i w_i * [1 - sigmoid(beta * s_i * (h_i - z))], s_i = +1 for correct, -1 for wrong (arXiv
+    2402.01306, Eq. 7).
 
     It saturates on purpose: a response far on the wrong side has no gradient either.
     """
@@ -161,7 +185,7 @@ def kto_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields,
     return (torch.sigmoid(-gain_B) * rows.weight_B).sum()
 
 
-# ---- by name ---------------------------------------------------------------------------------------------------------
+# ---- by name -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -189,23 +213,28 @@ class PRMLossFunction:
         valid_B: torch.Tensor,
         score_B: torch.Tensor | None = None,
     ) -> RowFields:
-        """Build the fields of the global batch's rows from outcomes in [0, 1] and, if needed, log-ratios h before it.
+        """Build the fields of the global batch's rows from outcomes in [0, 1] and, if needed,
+        log-ratios h before it.
 
-        Raises ValueError: a label is a fraction where the loss takes none; scores that it needs are not finite.
+        Raises ValueError: a label is a fraction where the loss takes none; scores that it needs are
+        not finite.
         """
         label_B = apply_mask(label_B, valid_B)
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]
         if len(fraction_N) and not self.allows_soft_labels:
+            others = [name for name, entry in PRM_LOSSES.items() if entry.allows_soft_labels]
             raise ValueError(
-                f"PRM loss {self.name!r} takes labels 0 and 1 only, got {float(fraction_N[0]):g}; "
-                f"{', '.join(name for name, entry in PRM_LOSSES.items() if entry.allows_soft_labels)} take fractions"
+                f"PRM loss {self.name!r} takes labels 0 and 1 only, got {float(fraction_N[0]):g};"
+                f" {', '.join(others)} take fractions"
             )
         if not self.needs_scores:
             return self.rows(label_B, PromptGroups.build(group_B, valid_B))
         assert score_B is not None
         score_B = apply_mask(score_B.detach(), valid_B)
         if not score_B.isfinite().all():
-            raise ValueError(f"PRM loss {self.name!r}: the summed log-ratios before the update are not finite")
+            raise ValueError(
+                f"PRM loss {self.name!r}: the summed log-ratios before the update are not finite"
+            )
         return self.rows(label_B, PromptGroups.build(group_B, valid_B), score_B.to(label_B.dtype))
 
 

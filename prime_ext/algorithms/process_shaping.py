@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process rewards from token rewards: granularity; for steps score, accumulation, length shaping, credit, position.
+"""Process rewards from token rewards: granularity; for steps score, accumulation, length shaping,
+credit, position.
 
 Scores of steps are ``(B, S)``, with the mask of steps a prefix of the row (see :class:`StepSpans`).
 """
@@ -17,28 +18,38 @@ from prime_ext.algorithms.steps import StepSpans, place_at_ends, sum_over_steps
 Credit = Literal["sum", "min_form"]
 
 
-def credit_rewards(credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+def credit_rewards(
+    credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor
+) -> torch.Tensor:
     """Compute step rewards ``(B, S)``, 0 without a step.
 
-    With ``sum`` the scores; with ``min_form`` (PURE, arXiv 2504.15275) the scores times :func:`softmin_weights`, so
-    that a good step cannot make up for a bad one.
+    With ``sum`` the scores; with ``min_form`` (PURE, arXiv 2504.15275) the scores times
+    :func:`softmin_weights`, so that a good step cannot make up for a bad one.
     """
     score_BS = apply_mask(score_BS, step_mask_BS)
     return score_BS if credit == "sum" else softmin_weights(score_BS, step_mask_BS) * score_BS
 
 
-def credit_shares(credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-    """Compute shares of the steps in one reward, ``(B, S)``: equal ones for ``sum``, the weights for ``min_form``."""
+def credit_shares(
+    credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor
+) -> torch.Tensor:
+    """Compute shares of the steps in one reward, ``(B, S)``: equal ones for ``sum``, the weights
+    for ``min_form``."""
     mask_BS = step_mask_BS.bool()
     if credit == "sum":
         return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
     return softmin_weights(score_BS, mask_BS)
 
 
-def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
-    """Compute w = softmax(-p / temperature) over the steps, 0 elsewhere: w * p sums to a soft minimum (PURE)."""
+def softmin_weights(
+    score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1
+) -> torch.Tensor:
+    """Compute w = softmax(-p / temperature) over the steps, 0 elsewhere: w * p sums to a soft
+    minimum (PURE)."""
     mask_BS = step_mask_BS.bool()
-    return apply_mask(torch.where(mask_BS, -score_BS / temperature, -torch.inf).softmax(-1), mask_BS)
+    return apply_mask(
+        torch.where(mask_BS, -score_BS / temperature, -torch.inf).softmax(-1), mask_BS
+    )
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,10 @@ class ProcessShaping:
         granularity: ``token``, ``step``, ``turn`` (steps that are turns) or ``response``.
         credit: see :func:`credit_rewards`.
         score: how the sum over a step becomes its score.
-        chain: one reward for all steps; with the accumulation ``none`` each step is paid for itself.
-        reward_position: where the reward of a chain is paid; at step ends and tokens in shares that sum to it.
+        chain: one reward for all steps; with the accumulation ``none`` each step is paid for
+            itself.
+        reward_position: where the reward of a chain is paid; at step ends and tokens in shares that
+            sum to it.
     """
 
     granularity: Literal["token", "step", "turn", "response"] = "token"
@@ -62,19 +75,25 @@ class ProcessShaping:
     def __call__(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute what is paid and the mask of where, ``(B, T)`` each, from the rewards r_t = beta * q_t of tokens.
+        """Compute what is paid and the mask of where, ``(B, T)`` each, from the rewards r_t = beta
+        * q_t of tokens.
 
-        Steps and turns need ``spans``. Raises ValueError for scores that are not finite where they are accumulated.
+        Steps and turns need ``spans``. Raises ValueError for scores that are not finite where they
+        are accumulated.
         """
         last_BT = mark_last_token(mask_BT)
         if self.granularity == "token":
             return reward_BT, mask_BT
         if self.granularity == "response":
-            return upcast(apply_mask(reward_BT, mask_BT)).sum(-1, keepdim=True) * last_BT.to(torch.float32), last_BT
+            return upcast(apply_mask(reward_BT, mask_BT)).sum(-1, keepdim=True) * last_BT.to(
+                torch.float32
+            ), last_BT
         assert spans is not None
         if self.chain.accumulation == "none" or self.reward_position == "step_ends":
             score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
-            paid_BT = place_at_ends(pay_steps(score_BS, spans.mask_BS, self.chain, self.credit), spans)
+            paid_BT = place_at_ends(
+                pay_steps(score_BS, spans.mask_BS, self.chain, self.credit), spans
+            )
             return paid_BT, place_at_ends(spans.mask_BS.float(), spans)
         where_BT = last_BT if self.reward_position == "last_token" else mask_BT
         share_BT = where_BT / where_BT.sum(-1, keepdim=True).clamp_min(1)
@@ -82,17 +101,24 @@ class ProcessShaping:
 
     def chain_value(self, reward_BT: torch.Tensor, spans: StepSpans) -> ChainValue:
         """Compute what the chains are worth, if there is an accumulation."""
-        return self.chain(self.score(sum_over_steps(reward_BT, spans), spans.mask_BS), spans.mask_BS)
+        return self.chain(
+            self.score(sum_over_steps(reward_BT, spans), spans.mask_BS), spans.mask_BS
+        )
 
 
-def pay_steps(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: Credit) -> torch.Tensor:
+def pay_steps(
+    score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: Credit
+) -> torch.Tensor:
     """Compute what the end of each step is paid, ``(B, S)``, 0 without a step.
 
-    With an accumulation its share of the chain's reward; otherwise what the credit makes of its score, times the length
-    factor of a shape. Raises ValueError for scores that are not finite where they are accumulated.
+    With an accumulation its share of the chain's reward; otherwise what the credit makes of its
+    score, times the length factor of a shape. Raises ValueError for scores that are not finite
+    where they are accumulated.
     """
     if chain.accumulation != "none":
-        return chain(score_BS, step_mask_BS).reward_B[:, None] * credit_shares(credit, score_BS, step_mask_BS)
+        return chain(score_BS, step_mask_BS).reward_B[:, None] * credit_shares(
+            credit, score_BS, step_mask_BS
+        )
     paid_BS = credit_rewards(credit, score_BS, step_mask_BS)
     if chain.shape != "none":
         paid_BS = paid_BS * chain.length_factor(step_mask_BS.bool().sum(-1))[:, None]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Online prompt filter: which prompt groups carry a training signal (PRIME, arXiv 2502.01456, section 3.3)."""
+"""Online prompt filter: which prompt groups carry a training signal (PRIME, arXiv 2502.01456,
+section 3.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ TOO_EASY = "too_easy"
 TRUNCATED = "truncated"
 FAILED = "failed"
 
-# Bounds are inclusive, and 4/5 rollouts must count as 0.8 although the mean of floats may miss it by an ulp.
+# Bounds are inclusive, and 4/5 rollouts must count as 0.8 although the mean of floats may miss it
+# by an ulp.
 _TOLERANCE = 1e-6
 
 
@@ -21,7 +23,8 @@ class AccuracyBand:
     Attributes:
         lower: inclusive lower bound in [0, 1].
         upper: inclusive upper bound in [0, 1], not below ``lower``.
-        drop_truncated: also drop the prompt when any rollout was cut off by the limit of its length.
+        drop_truncated: also drop the prompt when any rollout was cut off by the limit of its
+            length.
     """
 
     lower: float = 0.2
@@ -29,7 +32,8 @@ class AccuracyBand:
     drop_truncated: bool = False
 
     def classify(self, accuracies: Sequence[float], truncated: Sequence[bool]) -> str:
-        """Return the verdict on a prompt from the accuracies of its finished rollouts and whether they were cut off."""
+        """Return the verdict on a prompt from the accuracies of its finished rollouts and whether
+        they were cut off."""
         if not accuracies:
             return FAILED
         if self.drop_truncated and any(truncated):

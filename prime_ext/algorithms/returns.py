@@ -8,21 +8,26 @@ NOISE_MARGIN = 5.0
 
 
 def find_last_token(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return the position of each row's last valid token, ``(B,)`` int64; the last of all for rows without any."""
+    """Return the position of each row's last valid token, ``(B,)`` int64; the last of all for rows
+    without any."""
     return mask_BT.shape[1] - 1 - mask_BT.bool().flip(-1).view(torch.uint8).argmax(-1)
 
 
 def mark_last_token(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return 1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
+    """Return 1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a
+    valid token)."""
     last_B1 = find_last_token(mask_BT)[:, None]
     return torch.zeros_like(mask_BT).scatter_(1, last_B1, mask_BT.gather(1, last_B1))
 
 
 def find_next(mark_BT: torch.Tensor) -> torch.Tensor:
-    """Return the position of the first marked token after each token, ``(B, T)`` int64; T where there is none."""
+    """Return the position of the first marked token after each token, ``(B, T)`` int64; T where
+    there is none."""
     n_tokens = mark_BT.shape[1]
     at_BT = torch.where(mark_BT.bool(), torch.arange(n_tokens, device=mark_BT.device), n_tokens)
-    return torch.nn.functional.pad(at_BT.flip(-1).cummin(-1).values.flip(-1)[:, 1:], (0, 1), value=n_tokens)
+    return torch.nn.functional.pad(
+        at_BT.flip(-1).cummin(-1).values.flip(-1)[:, 1:], (0, 1), value=n_tokens
+    )
 
 
 def apply_mask(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
@@ -35,10 +40,13 @@ def upcast(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
-def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0) -> torch.Tensor:
+def return_to_go(
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0
+) -> torch.Tensor:
     """R_t = r_t + discount * R_{t+1} over the valid tokens.
 
-    Other positions receive 0; a hole in the mask (a tool's answer) is stepped over without discounting.
+    Other positions receive 0; a hole in the mask (a tool's answer) is stepped over without
+    discounting.
     """
     mask_BT = mask_BT.bool()
     reward_BT = apply_mask(reward_BT, mask_BT)
@@ -46,10 +54,15 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
         return reward_BT.flip(-1).cumsum(-1).flip(-1).mul_(mask_BT.to(reward_BT.dtype))
     if not bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any()):
         return _sum_discounted(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
-    # Move valid tokens together to the left and invalid ones to a column after them, then move all back.
+    # Move valid tokens together to the left and invalid ones to a column after them, then move all
+    # back.
     place_BT = mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
-    packed_BT = torch.nn.functional.pad(torch.zeros_like(reward_BT), (0, 1)).scatter_(1, place_BT, reward_BT)
-    return torch.nn.functional.pad(_sum_discounted(packed_BT[:, :-1], discount), (0, 1)).gather(1, place_BT)
+    packed_BT = torch.nn.functional.pad(torch.zeros_like(reward_BT), (0, 1)).scatter_(
+        1, place_BT, reward_BT
+    )
+    return torch.nn.functional.pad(_sum_discounted(packed_BT[:, :-1], discount), (0, 1)).gather(
+        1, place_BT
+    )
 
 
 def _sum_discounted(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
@@ -63,7 +76,8 @@ def _sum_discounted(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
 def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Return (x - mean) / sqrt(variance + 1e-8) over the valid tokens of the batch, 0 elsewhere.
 
-    The variance is unbiased, as in the code of PRIME and verl. With fewer than two tokens only the mean is removed.
+    The variance is unbiased, as in the code of PRIME and verl. With fewer than two tokens only the
+    mean is removed.
     """
     count = int(mask_BT.bool().sum(-1, dtype=torch.int32).sum())
     if count == 0:
@@ -78,11 +92,16 @@ def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
 
 
 def normalize_by_batch_max(
-    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float, floor: torch.Tensor | float = 0.0
+    reward_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    discount: float,
+    floor: torch.Tensor | float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Divide the rewards by the largest |return-to-go| of the global batch, at least ``floor``, and return both.
+    """Divide the rewards by the largest |return-to-go| of the global batch, at least ``floor``, and
+    return both.
 
-    ``batch_norm`` in the code of PRIME, which takes the maximum per rank and so depends on the number of GPUs.
+    ``batch_norm`` in the code of PRIME, which takes the maximum per rank and so depends on the
+    number of GPUs.
     """
     largest = return_to_go(reward_BT, mask_BT, discount).abs().max().clamp_min(floor)
     return reward_BT / (largest + 1e-6), largest

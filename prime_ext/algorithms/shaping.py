@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv 2411.11681).
+"""Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv
+2411.11681).
 
-The rule for chains of one step is in ``chain_reward.py``. Exponents of long chains need float64, which shapes use.
+The rule for chains of one step is in ``chain_reward.py``. Exponents of long chains need float64,
+which shapes use.
 """
 
 import math
@@ -10,11 +12,13 @@ from functools import reduce
 
 import torch
 
-WEIBULL_SHAPE, WEIBULL_SCALE = 1.5, 8.0
+WEIBULL_SHAPE = 1.5
+WEIBULL_SCALE = 8.0
 
 
 def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
-    """Return the steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
+    """Return the steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape);
+    3.846 by default.
 
     Only a shape above 1 has a peak.
     """
@@ -22,25 +26,35 @@ def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> 
 
 
 def weibull(
-    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = 10.735
+    steps: torch.Tensor,
+    shape: float = WEIBULL_SHAPE,
+    scale: float = WEIBULL_SCALE,
+    constant: float | None = 10.735,
 ) -> torch.Tensor:
-    """C (k / l) (t / l)^(k-1) exp(-(t / l)^k), k = shape, l = scale: the adjusted Weibull of PSPO-WRS; 0 for t <= 0.
+    """C (k / l) (t / l)^(k-1) exp(-(t / l)^k), k = shape, l = scale: the adjusted Weibull of
+    PSPO-WRS; 0 for t <= 0.
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; the published one makes the peak .9999956. None: what makes it 1, 10.7350476 by default.
+        constant: C; the published one makes the peak .9999956. None: what makes it 1, 10.7350476 by
+            default.
     """
     t = steps.double()
     if constant is None:
         power = (shape - 1) / shape
         constant = scale / shape * power**-power * math.exp(power)
     ratio = t.clamp_min(0) / scale
-    value = constant * shape / scale * torch.exp(torch.special.xlogy(shape - 1, ratio) - ratio**shape)
+    value = (
+        constant * shape / scale * torch.exp(torch.special.xlogy(shape - 1, ratio) - ratio**shape)
+    )
     return torch.where(t > 0, value, 0.0).to(_result_dtype(steps))
 
 
-def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float = 5.0) -> torch.Tensor:
-    """area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)): the shape of CN-PPO, the predecessor of PSPO-WRS.
+def gaussian(
+    steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float = 5.0
+) -> torch.Tensor:
+    """area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)): the shape of CN-PPO, the predecessor
+    of PSPO-WRS.
 
     With the published values the peak is .99736 at 4 steps.
     """
@@ -50,25 +64,33 @@ def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: flo
 
 
 def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Return h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the paper does not have.
+    """Return h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the
+    paper does not have.
 
-    e^(growth t) up to the peak; after it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
-    (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and e^(d (s - poor) / good)
-    otherwise. 0 for t <= 0, where the original returns nothing. The released reward is s ff = s^2 h: power 2.
+    e^(growth t) up to the peak; after it b (1 - z + z g) with b = e^(growth peak) and z =
+    sigmoid(steepness (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s
+    < bad, and e^(d (s - poor) / good) otherwise. 0 for t <= 0, where the original returns nothing.
+    The released reward is s ff = s^2 h: power 2.
 
-    For every s > poor it grows with t without end: longer chains of the same quality are paid more. For t > peak it
-    jumps at s = bad (by 1.10 at 5 steps, 4.85 at 20) and s = good (1.02, 1.47).
+    For every s > poor it grows with t without end: longer chains of the same quality are paid more.
+    For t > peak it jumps at s = bad (by 1.10 at 5 steps, 4.85 at 20) and s = good (1.02, 1.47).
 
     Scores s in [0, 1] and numbers of steps t broadcast. Float32 holds the values of some 900 steps.
     """
-    growth, peak, slope, steepness = 0.5, 4.0, 0.1, 10.0
-    good, poor, bad = 0.88433, 0.21159, 0.2
+    growth = 0.5
+    peak = 4.0
+    slope = 0.1
+    steepness = 10.0
+    good = 0.88433
+    poor = 0.21159
+    bad = 0.2
     t, s = torch.broadcast_tensors(steps.double(), score.double())
     past_peak = slope * (t - peak)
     rate = torch.where(s > good, 1.0, torch.where((s > 0) & (s < bad), -1.0, (s - poor) / good))
     gate = torch.sigmoid(steepness * (t - peak))
     late = math.exp(growth * peak) * (1 - gate + gate * torch.exp(past_peak * rate))
-    # The early branch is taken at the peak at the latest, so that its exponential cannot overflow for a late t.
+    # The early branch is taken at the peak at the latest, so that its exponential cannot overflow
+    # for a late t.
     factor = torch.where(t <= peak, torch.exp(growth * t.clamp_max(peak)), late)
     return torch.where(t > 0, factor, 0.0).to(_result_dtype(score, steps))
 
@@ -78,7 +100,8 @@ def _result_dtype(*inputs: torch.Tensor) -> torch.dtype:
 
 
 ShapeOfLength = Callable[[torch.Tensor], torch.Tensor]
-# What a score is multiplied by, from the score, the number of steps and the parameters of the shape.
+# What a score is multiplied by, from the score, the number of steps and the parameters of the
+# shape.
 SHAPES: dict[str, Callable[..., torch.Tensor]] = {
     "none": lambda score, steps: torch.ones_like(steps, dtype=_result_dtype(steps)),
     "weibull": lambda score, steps, **parameters: weibull(steps, **parameters),

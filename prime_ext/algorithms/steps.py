@@ -33,8 +33,8 @@ class StepSpans:
 def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
     """Cut each response after its boundary tokens; the last valid token closes the last step.
 
-    A boundary at the last token makes no empty step, and a row without valid tokens has no step. Boundaries outside the
-    mask are ignored.
+    A boundary at the last token makes no empty step, and a row without valid tokens has no step.
+    Boundaries outside the mask are ignored.
     """
     mask_BT = mask_BT.bool()
     end_BT = (boundary_BT.bool() & mask_BT) | mark_last_token(mask_BT)
@@ -51,7 +51,8 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
 
 
 def find_valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
-    """Return the last valid token at or before each of these tokens of a response, or the first, ``(S,)`` int64."""
+    """Return the last valid token at or before each of these tokens of a response, or the first,
+    ``(S,)`` int64."""
     position_N = mask_T.nonzero()[:, 0]
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
 

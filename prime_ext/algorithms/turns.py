@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The turns of a trajectory: the runs of the policy's own tokens between those of tools and users."""
+"""The turns of a trajectory: the runs of the policy's own tokens between those of tools and
+users."""
 
 from collections.abc import Sequence
 
@@ -10,15 +11,20 @@ from prime_ext.algorithms.steps import step_spans
 
 
 def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Mark the last valid token of each turn, ``(B, T)`` bool; a turn without a valid token has none.
+    """Mark the last valid token of each turn, ``(B, T)`` bool; a turn without a valid token has
+    none.
 
     Args:
         own_BT: tokens that the policy wrote; a run of them is a turn.
-        mask_BT: those of them that are trained on. Fewer after a rejection of tokens, which cuts no turn in two.
+        mask_BT: those of them that are trained on. Fewer after a rejection of tokens, which cuts no
+            turn in two.
     """
-    own_BT, valid_BT = own_BT.bool(), mask_BT.bool() & own_BT.bool()
+    own_BT = own_BT.bool()
+    valid_BT = mask_BT.bool() & own_BT.bool()
     turn_BT = _turn_numbers(own_BT)
-    next_BT = torch.nn.functional.pad(turn_BT, (0, 1), value=own_BT.shape[1] + 1).gather(1, find_next(valid_BT))
+    next_BT = torch.nn.functional.pad(turn_BT, (0, 1), value=own_BT.shape[1] + 1).gather(
+        1, find_next(valid_BT)
+    )
     return valid_BT & (next_BT > turn_BT)
 
 
@@ -34,14 +40,18 @@ class WrongNumberOfRewards(ValueError):
 
     def __init__(self, row: int, problem: str):
         super().__init__(f"{row}: {problem}")
-        self.row, self.problem = row, problem
+        self.row = row
+        self.problem = problem
 
 
-def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def place_turn_rewards(
+    rewards: Sequence[Sequence[float]], own_BT: torch.Tensor, mask_BT: torch.Tensor
+) -> torch.Tensor:
     """Place each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32.
 
-    Masks are those of :func:`turn_boundaries`. A row has one reward for each of its turns, and may lack that of the
-    last. That of a turn without a valid token is paid nowhere. Raises WrongNumberOfRewards: a row has another number.
+    Masks are those of :func:`turn_boundaries`. A row has one reward for each of its turns, and may
+    lack that of the last. That of a turn without a valid token is paid nowhere. Raises
+    WrongNumberOfRewards: a row has another number.
     """
     own_BT = own_BT.bool()
     turn_BT = _turn_numbers(own_BT)
@@ -50,6 +60,8 @@ def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor,
     for row, (row_rewards, count) in enumerate(zip(rewards, count_B.tolist(), strict=True)):
         if count and not count - 1 <= len(row_rewards) <= count:
             raise WrongNumberOfRewards(row, f"{count} turns and {len(row_rewards)} rewards")
-        reward_BS[row, : min(count, len(row_rewards))] = torch.tensor(row_rewards[:count], dtype=torch.float32)
+        reward_BS[row, : min(count, len(row_rewards))] = torch.tensor(
+            row_rewards[:count], dtype=torch.float32
+        )
     paid_BT = reward_BS.gather(1, turn_BT.clamp_min(0))
     return apply_mask(paid_BT, turn_boundaries(own_BT, mask_BT))

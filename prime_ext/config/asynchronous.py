@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
+"""Trainers and their asynchronous modes: names, sizes that depend on them, and what can be
+wrong."""
 
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -20,23 +21,29 @@ def get_base_mode(config: DictConfig) -> str:
 
 
 def prompts_per_update(config: DictConfig) -> int:
-    """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a share of it."""
+    """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a
+    share of it."""
     if get_base_mode(config) != "separate_async":
         return config.data.train_batch_size
-    return max(1, config.data.train_batch_size // config.trainer.v1.separate_async.parameter_sync_step)
+    return max(
+        1, config.data.train_batch_size // config.trainer.v1.separate_async.parameter_sync_step
+    )
 
 
 def rollout_ranks(config: DictConfig) -> int:
     """Devices of the standalone rollout servers; 0 where there are none."""
     if get_base_mode(config) != "separate_async":
         return 0
-    return config.actor_rollout_ref.rollout.nnodes * config.actor_rollout_ref.rollout.n_gpus_per_node
+    return (
+        config.actor_rollout_ref.rollout.nnodes * config.actor_rollout_ref.rollout.n_gpus_per_node
+    )
 
 
 def trainers_generate(config: DictConfig) -> bool:
     """Return whether rollout servers sit on the trainer's devices, too.
 
-    verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only to switch to them.
+    verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only
+    to switch to them.
     """
     if get_base_mode(config) != "separate_async":
         return True
@@ -49,22 +56,45 @@ def check_async(config: DictConfig) -> Iterable[str]:
     """Check the sizes and engines of the separate mode; the others need nothing of their own."""
     if get_base_mode(config) != "separate_async":
         return
-    mode, separate = config.trainer.v1.trainer_mode, config.trainer.v1.separate_async
-    key, policy = "actor_rollout_ref", config.actor_rollout_ref
-    rollout, prompts, sync_step = policy.rollout, config.data.train_batch_size, separate.parameter_sync_step
+    mode = config.trainer.v1.trainer_mode
+    separate = config.trainer.v1.separate_async
+    key = "actor_rollout_ref"
+    policy = config.actor_rollout_ref
+    rollout = policy.rollout
+    prompts = config.data.train_batch_size
+    sync_step = separate.parameter_sync_step
     wanted = sync_step * policy.actor.ppo_mini_batch_size
     if prompts != wanted:
         product = f"{_SYNC_STEP}={sync_step} times {key}.actor.ppo_mini_batch_size"
         yield f"data.train_batch_size={prompts} must be {wanted}, which is {product}"
     if (servers := rollout_ranks(config)) < 1:
-        yield f"{key}.rollout.nnodes={rollout.nnodes} with n_gpus_per_node={rollout.n_gpus_per_node}: set both above 0"
-    replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+        yield (
+            f"{key}.rollout.nnodes={rollout.nnodes} with n_gpus_per_node={rollout.n_gpus_per_node}:"
+            " set both above 0"
+        )
+    replica = (
+        rollout.tensor_model_parallel_size
+        * rollout.data_parallel_size
+        * rollout.pipeline_model_parallel_size
+    )
     if servers % replica:
-        yield f"{key}.rollout has {servers} devices, not a multiple of the {replica} devices of a server"
+        yield (
+            f"{key}.rollout has {servers} devices, not a multiple of the {replica} devices of a"
+            " server"
+        )
     if rollout.checkpoint_engine.backend == "naive":
         other = "tcp" if config.trainer.device == "cpu" else "nccl"
-        yield f"{key}.rollout.checkpoint_engine.backend=naive: {mode} needs one between devices; set it to {other}"
+        yield (
+            f"{key}.rollout.checkpoint_engine.backend=naive: {mode} needs one between devices; set"
+            f" it to {other}"
+        )
     if policy.actor.strategy == "megatron" and sync_step != 1:
-        yield f"{_SYNC_STEP}={sync_step} must be 1 with {key}.actor.strategy=megatron: snapshots are for FSDP engines"
+        yield (
+            f"{_SYNC_STEP}={sync_step} must be 1 with {key}.actor.strategy=megatron: snapshots are"
+            " for FSDP engines"
+        )
     if separate.hybrid_rollout.enable_switch and not policy.get("hybrid_engine", True):
-        yield f"trainer.v1.separate_async.hybrid_rollout.enable_switch=true needs {key}.hybrid_engine=true"
+        yield (
+            "trainer.v1.separate_async.hybrid_rollout.enable_switch=true needs"
+            f" {key}.hybrid_engine=true"
+        )

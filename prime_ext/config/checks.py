@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a section of the configuration into settings, checked by pydantic. Nothing here imports verl or torch."""
+"""Read a section of the configuration into settings, checked by pydantic. Nothing here imports verl
+or torch."""
 
 import difflib
 import re
@@ -7,13 +8,22 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, StrictBool, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 T = TypeVar("T")
 
-# Of every settings class: an unknown key is an error. The comments in the YAML files explain the keys.
+# Of every settings class: an unknown key is an error. The comments in the YAML files explain the
+# keys.
 STRICT = ConfigDict(extra="forbid")
 
 Switch = StrictBool
@@ -42,9 +52,11 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def read(kind: type[T], values: Any, prefix: str) -> T:
-    """Read a resolved section, or a value, as a pydantic dataclass or any other type that pydantic knows.
+    """Read a resolved section, or a value, as a pydantic dataclass or any other type that pydantic
+    knows.
 
-    Raises SettingsError, with a line for each key, ``prefix`` before it, that is unknown, missing or has a wrong value.
+    Raises SettingsError, with a line for each key, ``prefix`` before it, that is unknown, missing
+    or has a wrong value.
     """
     adapter = TypeAdapter(kind)
     try:
@@ -53,7 +65,9 @@ def read(kind: type[T], values: Any, prefix: str) -> T:
         raise SettingsError(*explain(error, adapter, prefix)) from error
 
 
-def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "", top: str = "the file") -> list[str]:
+def explain(
+    error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "", top: str = "the file"
+) -> list[str]:
     """Return one line for each wrong key of an error of pydantic.
 
     Args:
@@ -61,21 +75,32 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
         prefix: stands before every key.
         top: name of the object that has the keys, used without a prefix.
     """
-    # Key -> name, messages and ending. A value that fits no member of a union has one message for each member.
+    # Key -> name, messages and ending. A value that fits no member of a union has one message for
+    # each member.
     lines: dict[str, tuple[str, dict[str, None], str]] = {}
     for one in error.errors(include_url=False):
-        *parents, last = [prefix, *(name for name in map(str, one["loc"]) if not _NO_KEY.search(name))]
+        *parents, last = [
+            prefix,
+            *(name for name in map(str, one["loc"]) if not _NO_KEY.search(name)),
+        ]
         above, key = (".".join(filter(None, names)) or top for names in (parents, [*parents, last]))
-        name, message, end = key, re.sub(r"^(?:Value error, must|\w+ should)", "must", one["msg"]), ""
+        name = key
+        message = re.sub(r"^(?:Value error, must|\w+ should)", "must", one["msg"])
+        end = ""
         if one["type"] == "missing":
-            name, message = above, f"needs the key {last!r}"
+            name = above
+            message = f"needs the key {last!r}"
         elif one["type"] == "unexpected_keyword_argument":
             known = _keys(adapter.json_schema())
             # A union knows the keys of all its members.
-            hint = "; another choice of this section has it" if last in known else guess(last, known)
-            name, message = "unknown key", f"{key}{hint}"
+            hint = (
+                "; another choice of this section has it" if last in known else guess(last, known)
+            )
+            name = "unknown key"
+            message = f"{key}{hint}"
         elif one["loc"][-1:] == ("[key]",):
-            name, message = above, f"has the key {one['input']!r}; a key {message}"
+            name = above
+            message = f"has the key {one['input']!r}; a key {message}"
         else:
             choices = re.findall(r"'([^']*)'", message) if one["type"] == "literal_error" else ()
             end = f", got {repr(one['input'])[:80]}{guess(one['input'], choices)}"
@@ -84,7 +109,8 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
     return [f"{name} {', or '.join(said)}{end}" for name, said, end in lines.values()]
 
 
-# In the place of an error of pydantic: tags and members of unions, a key that itself is wrong, StepSettings.splitter.
+# In the place of an error of pydantic: tags and members of unions, a key that itself is wrong,
+# StepSettings.splitter.
 _NO_KEY = re.compile(r"[<\[(]|^(?:int|float|bool|str|none|splitter)$|^constrained-")
 
 
@@ -94,14 +120,16 @@ def _keys(schema: Any) -> set[str]:
 
 
 def guess(name: Any, known: Collection[str], before: str = "") -> str:
-    """Return ``; did you mean ...?`` for a misspelt name; empty if none of the known ones is like it."""
+    """Return ``; did you mean ...?`` for a misspelt name; empty if none of the known ones is like
+    it."""
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f"; did you mean {before}{names[near[0]]}?" if near else ""
 
 
 def limit_to(names: Collection[str]) -> AfterValidator:
-    """Check that a text is one of these names, to which modules of the user's may add (:mod:`prime_ext.extend`)."""
+    """Check that a text is one of these names, to which modules of the user's may add
+    (:mod:`prime_ext.extend`)."""
 
     def check(value: str) -> str:
         if value not in names:
@@ -115,7 +143,8 @@ def limit_to(names: Collection[str]) -> AfterValidator:
 
 
 def choose_by(key: str, remedy: str, also: Collection[str] = ()) -> Discriminator:
-    """Choose among sections, tagged ``<value>``, by the value of their ``key``; ``remedy`` is how to choose another.
+    """Choose among sections, tagged ``<value>``, by the value of their ``key``; ``remedy`` is how
+    to choose another.
 
     The section that ``<also>`` tags is that of several values.
     """

@@ -22,16 +22,20 @@ _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a primary configuration and resolve its interpolations.
 
-    ``name`` is a primary configuration of prime_ext, without ``.yaml``; ``overrides`` are Hydra's ``key=value`` words.
-    Raises SettingsError: it does not compose; the line names the key.
+    ``name`` is a primary configuration of prime_ext, without ``.yaml``; ``overrides`` are Hydra's
+    ``key=value`` words. Raises SettingsError: it does not compose; the line names the key.
     """
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
     chosen = next((word for word in overrides if word.startswith(_CHOICES)), None)
     if chosen is not None:
-        key, _, value = chosen.replace("prm.update_mode=none", "prm.update_mode=frozen").partition("=")
-        raise SettingsError(f"{chosen}: choose it with its keys, {key.rpartition('.')[0].replace('.', '/')}={value}")
+        key, _, value = chosen.replace("prm.update_mode=none", "prm.update_mode=frozen").partition(
+            "="
+        )
+        raise SettingsError(
+            f"{chosen}: choose it with its keys, {key.rpartition('.')[0].replace('.', '/')}={value}"
+        )
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
@@ -39,19 +43,26 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
-        # The second half of Hydra's message is advice for its own syntax; the first line names the key.
+        # The second half of Hydra's message is advice for its own syntax; the first line names the
+        # key.
         cause = error.__cause__ or error
         line = str(error).splitlines()[0]
         if cause is not error:
             line = f"{line} {str(cause).splitlines()[0]}"
         if isinstance(error, OverrideParseException):
-            line = f"{error.override} is not understood ({line}); values with signs such as = , {{ want key='value'"
+            line = (
+                f"{error.override} is not understood ({line}); values with signs such as = , {{"
+                " want key='value'"
+            )
         elif isinstance(error, MissingConfigException) and error.missing_cfg_file:
-            wanted, options = Path(error.missing_cfg_file).name, sorted(error.options or [])
+            wanted = Path(error.missing_cfg_file).name
+            options = sorted(error.options or [])
             line += guess(wanted, options) or f"; there are {', '.join(options)}"
         elif "'chain@prime.process'. No match" in line:
             line += "; it goes with prime/process=steps or step_scorer"
-        elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
+        elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (
+            found := _OVERRIDDEN.match(line)
+        ):
             line += _guess_choice(found[1]) or guess_key(found[1], compose_defaults(name, ())[0])
         raise SettingsError(line) from error
     except ValueError as error:
@@ -62,7 +73,8 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def _guess_choice(key: str) -> str:
-    """Return which choices of a group have a key that the section of a run lacks; empty if none has."""
+    """Return which choices of a group have a key that the section of a run lacks; empty if none
+    has."""
     section, _, name = key.rpartition(".")
     files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))
     having = [file.stem for file in files if section and name in OmegaConf.load(file)]
@@ -88,7 +100,8 @@ def compose_defaults(name: str, groups: tuple[str, ...]) -> tuple[dict[str, Any]
 
 
 def read_defaults(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a configuration without values of the user's as it is, and with its interpolations resolved.
+    """Return a configuration without values of the user's as it is, and with its interpolations
+    resolved.
 
     In the second one what only the user can name is null, and in ``config`` afterwards, too.
     """

@@ -14,27 +14,41 @@ VERL_BACKENDS = ("torch", "triton", "liger")
 BACKENDS = (CHUNKED, *VERL_BACKENDS)
 CPU_BACKENDS = (CHUNKED, "torch")
 
-DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "auto": 2}
+DTYPE_BYTES = {
+    "fp32": 4,
+    "float32": 4,
+    "bf16": 2,
+    "bfloat16": 2,
+    "fp16": 2,
+    "float16": 2,
+    "auto": 2,
+}
 
 
 def sequence_parallel_ranks(section: DictConfig) -> int:
-    """Return the ranks of a sequence: verl takes its deprecated key in the section before that of the engine."""
-    key, engine = "ulysses_sequence_parallel_size", section.get("engine") or section.get("fsdp_config")
+    """Return the ranks of a sequence: verl takes its deprecated key in the section before that of
+    the engine."""
+    key = "ulysses_sequence_parallel_size"
+    engine = section.get("engine") or section.get("fsdp_config")
     own = section.get(key) or 1
     return own if own > 1 or engine is None else engine.get(key) or 1
 
 
 def text_config(folder: Any) -> dict[str, Any]:
-    """Return the config.json of a model, with the values of its language part on top; empty if it is not here."""
+    """Return the config.json of a model, with the values of its language part on top; empty if it
+    is not here."""
     path = Path(str(folder)).expanduser() / "config.json"
     model = json.loads(path.read_text()) if path.is_file() else {}
     return model | (model.get("text_config") or {})
 
 
 def find_longest_sequence(config: DictConfig) -> float:
-    """Return the tokens of prompt and response at which the rollout engine ends one; infinity if it is not known."""
+    """Return the tokens of prompt and response at which the rollout engine ends one; infinity if it
+    is not known."""
     policy = config.actor_rollout_ref
-    longest = policy.rollout.max_model_len or text_config(policy.model.path).get("max_position_embeddings")
+    longest = policy.rollout.max_model_len or text_config(policy.model.path).get(
+        "max_position_embeddings"
+    )
     return int(longest) if longest else math.inf
 
 
@@ -49,9 +63,10 @@ ENGINE_SECTIONS = (
 def shard_over_all_ranks(config: DictConfig) -> None:
     """:func:`name_all_ranks` for every engine of a run.
 
-    FSDP1 keeps the root of a model, its embeddings and output layer, gathered after a forward pass without gradients;
-    verl 0.9.1 frees it only if ``fsdp_size > 1``. With the default of -1 it would take memory while the rollout engine
-    is awake, and the next pass would not see weights written into the shards, as snapshots of the policy are.
+    FSDP1 keeps the root of a model, its embeddings and output layer, gathered after a forward pass
+    without gradients; verl 0.9.1 frees it only if ``fsdp_size > 1``. With the default of -1 it
+    would take memory while the rollout engine is awake, and the next pass would not see weights
+    written into the shards, as snapshots of the policy are.
     """
     for name in ENGINE_SECTIONS:
         section = OmegaConf.select(config, name)
@@ -60,7 +75,8 @@ def shard_over_all_ranks(config: DictConfig) -> None:
 
 
 def name_all_ranks(engine: DictConfig, ranks: int) -> None:
-    """Replace ``fsdp_size`` by the number of ranks if it is -1, in place; the shards are the same."""
+    """Replace ``fsdp_size`` by the number of ranks if it is -1, in place; the shards are the
+    same."""
     if engine.get("fsdp_size") == -1:
         with open_dict(engine):
             engine.fsdp_size = ranks

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of the user's (``modules``), which verl imports in every process. Nothing here imports verl or torch."""
+"""Modules of the user's (``modules``), which verl imports in every process. Nothing here imports
+verl or torch."""
 
 import importlib
 import os
@@ -23,12 +24,14 @@ def user_modules() -> list[str]:
 
 
 def extend_variable(modules: Iterable[str]) -> str:
-    """Return the value of the variable that names the plug-in, what it names now, and these modules."""
+    """Return the value of the variable that names the plug-in, what it names now, and these
+    modules."""
     return ",".join(dict.fromkeys([PLUGIN, *user_modules(), *modules]))
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import these modules and those named in the environment, and add them to it, for verl in every process.
+    """Import these modules and those named in the environment, and add them to it, for verl in
+    every process.
 
     Raises SettingsError: one cannot be imported.
     """
@@ -37,9 +40,24 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:
-            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/" in frame.filename]
-            own = [frame for frame in frames if not frame.filename.startswith((_PACKAGE, sys.prefix, sys.base_prefix))]
+            frames = [
+                frame
+                for frame in traceback.extract_tb(error.__traceback__)
+                if "/" in frame.filename
+            ]
+            own = [
+                frame
+                for frame in frames
+                if not frame.filename.startswith((_PACKAGE, sys.prefix, sys.base_prefix))
+            ]
             place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-            remedy = "; PYTHONPATH must name its folder" if isinstance(error, ModuleNotFoundError) else ""
-            line = f"modules: {module} cannot be imported{place} ({type(error).__name__}: {error}){remedy}"
+            remedy = (
+                "; PYTHONPATH must name its folder"
+                if isinstance(error, ModuleNotFoundError)
+                else ""
+            )
+            line = (
+                f"modules: {module} cannot be imported{place} ({type(error).__name__}:"
+                f" {error}){remedy}"
+            )
             raise SettingsError(line) from error

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the reward manager ``pspo_wrs``: the section ``pspo``. Nothing here imports verl or torch."""
+"""The settings of the reward manager ``pspo_wrs``: the section ``pspo``. Nothing here imports verl
+or torch."""
 
 from collections.abc import Iterable
 
@@ -7,17 +8,24 @@ from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Section, SettingsError, Switch
-from prime_ext.config.reward_settings import AccumulationSettings, Credit, ShapingSettings, Steps, chain_problems
+from prime_ext.config.reward_settings import (
+    AccumulationSettings,
+    Credit,
+    ShapingSettings,
+    Steps,
+    chain_problems,
+)
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, require_scorer
 
 SECTION = "pspo"
-# verl's estimators that see at which token a reward is paid; the others sum over the response. And those that compare
-# the responses to one prompt.
+# verl's estimators that see at which token a reward is paid; the others sum over the response. And
+# those that compare the responses to one prompt.
 TOKEN_ESTIMATORS = ("gae", "reinforce_plus_plus")
-_GRPO, _RLOO = ("grpo", "grpo_vectorized", "grpo_passk"), ("rloo", "rloo_vectorized")
+_GRPO = ("grpo", "grpo_vectorized", "grpo_passk")
+_RLOO = ("rloo", "rloo_vectorized")
 GROUP_ESTIMATORS = (*_GRPO, *_RLOO, "opo", "gpg", "reinforce_plus_plus_baseline")
 # The name that reward.reward_manager.name gives the manager.
 MANAGER = "pspo_wrs"
@@ -58,17 +66,24 @@ class PSPOSettings(Section):
 
 
 def read_pspo_sections(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
-    """Return the two sections that the manager reads, from the whole configuration. Raises :class:`SettingsError`."""
+    """Return the two sections that the manager reads, from the whole configuration. Raises
+    :class:`SettingsError`."""
     if config.get(SECTION) is None:
         raise SettingsError(
-            f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use --config-name=pspo_trainer"
+            f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use"
+            " --config-name=pspo_trainer"
         )
     return PSPOSettings.from_config(config), require_scorer(config)
 
 
 def scorer_section(config: DictConfig) -> DictConfig | None:
-    """Return the section ``step_scorer`` where the reward manager reads it: this one, or PRIME's with step scores."""
-    return config.get(SCORER_SECTION) if get_manager_name(config) in (MANAGER, STEP_SCORES_MANAGER) else None
+    """Return the section ``step_scorer`` where the reward manager reads it: this one, or PRIME's
+    with step scores."""
+    return (
+        config.get(SCORER_SECTION)
+        if get_manager_name(config) in (MANAGER, STEP_SCORES_MANAGER)
+        else None
+    )
 
 
 def get_manager_name(config: DictConfig) -> str | None:

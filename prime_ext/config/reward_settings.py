@@ -12,7 +12,16 @@ import regex
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, Tag
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, Share, Switch, Text, choose_by, limit_to
+from prime_ext.config.checks import (
+    STRICT,
+    Positive,
+    PositiveOrZero,
+    Share,
+    Switch,
+    Text,
+    choose_by,
+    limit_to,
+)
 
 # Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
 StepScore = Literal["none", "sigmoid"]
@@ -57,7 +66,8 @@ class GaussianSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class NamedShapeSettings:
-    """A shape without parameters: that of PSPO's released code, or one of a module of the user's."""
+    """A shape without parameters: that of PSPO's released code, or one of a module of the
+    user's."""
 
     name: Annotated[Text, limit_to(SHAPES_WITHOUT_PARAMETERS)]
 
@@ -67,21 +77,31 @@ ShapingSettings = Annotated[
     Annotated[WeibullSettings, Tag("<weibull>")]
     | Annotated[GaussianSettings, Tag("<gaussian>")]
     | Annotated[NamedShapeSettings, Tag("<also>")],
-    choose_by("name", "chain@SECTION=pspo_wrs, cn_ppo, pspo_released or plain", SHAPES_WITHOUT_PARAMETERS),
+    choose_by(
+        "name", "chain@SECTION=pspo_wrs, cn_ppo, pspo_released or plain", SHAPES_WITHOUT_PARAMETERS
+    ),
 ]
 
 
 def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
     """Yield the conflicts between settings of ``prime.process`` or ``pspo``."""
-    accumulation, shaping = settings.accumulation, settings.shaping
+    accumulation = settings.accumulation
+    shaping = settings.shaping
     if shaping is not None and shaping.name == "released" and accumulation is None:
-        yield f"{prefix}.shaping.name=released reads the accumulated score; choose chain@{prefix}=pspo_released"
+        yield (
+            f"{prefix}.shaping.name=released reads the accumulated score; choose"
+            f" chain@{prefix}=pspo_released"
+        )
     if isinstance(shaping, WeibullSettings) and shaping.shape <= 1 and shaping.constant is None:
         yield f"{prefix}.shaping.shape={shaping.shape} has no peak; set it above 1, or the constant"
-    if accumulation is not None and settings.credit != "sum" and accumulation.reward_position != "step_ends":
+    if (
+        accumulation is not None
+        and settings.credit != "sum"
+        and accumulation.reward_position != "step_ends"
+    ):
         yield (
-            f"{prefix}.credit={settings.credit} is for steps paid each for itself (accumulation=null), or for "
-            f"reward_position=step_ends; set it to sum"
+            f"{prefix}.credit={settings.credit} is for steps paid each for itself"
+            " (accumulation=null), or for reward_position=step_ends; set it to sum"
         )
 
 
@@ -98,10 +118,11 @@ def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> 
     return {**arguments, "shape": parameters.pop("name"), "parameters": parameters}
 
 
-# ---- the section prime ---------------------------------------------------------------------------------------------
+# ---- the section prime ---------------------------------------------------------------------------
 
 Normalization = Literal["batch_max", "none"]
-# Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in verl's registry.
+# Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in
+# verl's registry.
 PROCESS_ESTIMATORS = ["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
 TURN_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce"]
 OUTCOME_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce", "gae", "prm_value"]
@@ -121,7 +142,8 @@ class OutcomeSettings:
 
     @property
     def of_verl(self) -> bool:
-        """Return whether verl computes this advantage, by an estimator of its registry that is not ours."""
+        """Return whether verl computes this advantage, by an estimator of its registry that is not
+        ours."""
         return self.estimator not in OUTCOME_ESTIMATORS
 
 
@@ -135,7 +157,8 @@ class GateSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class KLSettings:
-    """PRIME-D: the divergence between policy and PRM in the policy's loss (``prime/process=kl``)."""
+    """PRIME-D: the divergence between policy and PRM in the policy's loss
+    (``prime/process=kl``)."""
 
     form: Literal["kl"]
     coefficient: Positive
@@ -162,7 +185,10 @@ class TokenSettings(_Paid):
         """Yield the conflicts between settings."""
         if self.target == "policy" and self.discount != 0:
             key = "prime.process"
-            yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
+            yield (
+                f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it"
+                " to 0.0"
+            )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -186,7 +212,8 @@ class ScoredStepSettings(_PaidSteps):
 
 @dataclass(frozen=True, config=STRICT)
 class StepRewardSettings(_PaidSteps):
-    """The PRM's rewards of tokens, paid at the ends of steps, turns or responses (``prime/process=steps``)."""
+    """The PRM's rewards of tokens, paid at the ends of steps, turns or responses
+    (``prime/process=steps``)."""
 
     form: Literal["steps"]
     granularity: Literal["step", "turn", "response"]
@@ -203,24 +230,35 @@ class StepRewardSettings(_PaidSteps):
         if self.accumulation is not None and self.accumulation.mode == "geometric":
             yield f"{key}.accumulation.mode=geometric takes logarithms of scores; {remedy}"
         if self.accumulation is not None and self.accumulation.power != 1:
-            yield f"{key}.accumulation.power={self.accumulation.power} takes powers of scores; {remedy}"
+            yield (
+                f"{key}.accumulation.power={self.accumulation.power} takes powers of scores;"
+                f" {remedy}"
+            )
         if self.shaping is not None:
-            yield f"{key}.shaping.name={self.shaping.name}: negative scores would gain by a bad length; {remedy}"
+            yield (
+                f"{key}.shaping.name={self.shaping.name}: negative scores would gain by a bad"
+                f" length; {remedy}"
+            )
 
 
-# How the PRM's rewards enter the advantage or the loss (``prime.process``): docs/explanation/process_rewards.md.
+# How the PRM's rewards enter the advantage or the loss (``prime.process``):
+# docs/explanation/process_rewards.md.
 ProcessSettings = Annotated[
     Annotated[KLSettings, Tag("<kl>")]
     | Annotated[TokenSettings, Tag("<tokens>")]
     | Annotated[StepRewardSettings, Tag("<steps>")]
     | Annotated[ScoredStepSettings, Tag("<step_scorer>")],
-    choose_by("form", "prime/process=kl, tokens, steps or step_scorer; variant=rloo has no process rewards"),
+    choose_by(
+        "form",
+        "prime/process=kl, tokens, steps or step_scorer; variant=rloo has no process rewards",
+    ),
 ]
 
 
 @dataclass(frozen=True, config=STRICT)
 class TurnSettings:
-    """Rewards of turns that the agent loop reports, and how they become an advantage (``prime.turns``)."""
+    """Rewards of turns that the agent loop reports, and how they become an advantage
+    (``prime.turns``)."""
 
     coefficient: Positive
     field: Literal["tool_rewards", "turn_scores"]
@@ -247,11 +285,14 @@ def _compiles(pattern: str) -> str:
 
 @dataclass(frozen=True, config=STRICT)
 class StepSettings:
-    """Rule that finds the steps of a response: the name of a splitter, a pattern, or delimiters; one of them is set."""
+    """Rule that finds the steps of a response: the name of a splitter, a pattern, or delimiters;
+    one of them is set."""
 
     splitter: TextSplitter | None = None
     pattern: Annotated[Text, AfterValidator(_compiles)] | None = None
-    delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None = None
+    delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None = (
+        None
+    )
 
     @property
     def name(self) -> str:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections ``prime`` and ``prm``. Nothing here imports verl or torch, so that mistakes are reported at once."""
+"""The sections ``prime`` and ``prm``. Nothing here imports verl or torch, so that mistakes are
+reported at once."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -39,8 +40,8 @@ from prime_ext.config.reward_settings import (
 # A file for each variant.
 VARIANTS_FOLDER = Path(__file__).parent / "variant"
 VARIANTS = sorted(path.stem for path in VARIANTS_FOLDER.glob("*.yaml"))
-# Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch;
-# prime_ext.extend adds to them.
+# Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this
+# file imports torch; prime_ext.extend adds to them.
 LOSSES = ["ce", "dpo", "nca", "kto"]
 LOSSES_THAT_NEED_SCORES = ["dpo", "kto"]
 LOSSES_OF_HARD_LABELS = ["dpo", "kto"]
@@ -100,7 +101,8 @@ class PrimeSettings(Section):
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
-        """Return the sources whose advantage needs a critic; of two it values the sum of their rewards."""
+        """Return the sources whose advantage needs a critic; of two it values the sum of their
+        rewards."""
         return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
 
     @property
@@ -125,23 +127,30 @@ class PrimeSettings(Section):
 
     @property
     def rewards_advantages(self) -> bool:
-        """Return whether a token's reward is the PRM's log-probability less that of the policy that wrote it."""
+        """Return whether a token's reward is the PRM's log-probability less that of the policy that
+        wrote it."""
         return isinstance(self.process, TokenSettings) and self.process.target == "policy"
 
     @property
     def granularity(self) -> str:
-        """Return the unit that receives a process reward: ``token``, ``step``, ``turn`` or ``response``."""
+        """Return the unit that receives a process reward: ``token``, ``step``, ``turn`` or
+        ``response``."""
         return getattr(self.process, "granularity", "token")
 
     @property
     def needs_steps(self) -> bool:
-        """Return whether the trainer cuts responses into steps; a step scorer says where its steps end."""
+        """Return whether the trainer cuts responses into steps; a step scorer says where its steps
+        end."""
         return self.granularity == "step" and not self.scores_steps
 
     @property
     def needs_turns(self) -> bool:
         """Return whether the turns of the responses are read."""
-        return "turn_rloo" in self.estimators.values() or self.turns is not None or self.granularity == "turn"
+        return (
+            "turn_rloo" in self.estimators.values()
+            or self.turns is not None
+            or self.granularity == "turn"
+        )
 
     def problems(self) -> Iterable[str]:
         """Yield the conflicts between settings."""
@@ -149,28 +158,45 @@ class PrimeSettings(Section):
         if self.paid_process is not None:
             yield from self.paid_process.problems()
         if band.lower > band.upper:
-            yield f"prime.filter.lower={band.lower} is above prime.filter.upper={band.upper}; no prompt could be kept"
+            yield (
+                f"prime.filter.lower={band.lower} is above prime.filter.upper={band.upper}; no"
+                " prompt could be kept"
+            )
         if band.max_examined < band.oversample:
-            yield f"prime.filter.max_examined={band.max_examined} is below prime.filter.oversample={band.oversample}"
+            yield (
+                f"prime.filter.max_examined={band.max_examined} is below"
+                f" prime.filter.oversample={band.oversample}"
+            )
         if not (self.estimators or self.distils):
-            yield "prime.outcome.coefficient=0.0 without process rewards leaves nothing to learn from; set it above 0"
+            yield (
+                "prime.outcome.coefficient=0.0 without process rewards leaves nothing to learn"
+                " from; set it above 0"
+            )
         if self.anchor is not None and self.anchor.fallback and self.gate is None:
             yield "prime.anchor.fallback=true needs prime.process.gate; choose prime/anchor=ema"
         if self.distils and self.outcome_reads_prm:
-            yield "prime.outcome.estimator=prm_value reads rewards of tokens; choose prime/process=tokens"
+            yield (
+                "prime.outcome.estimator=prm_value reads rewards of tokens; choose"
+                " prime/process=tokens"
+            )
 
 
-# An extra pass in every tenth step measures the pair accuracy after the PRM's update (update_mode=before: before it).
+# An extra pass in every tenth step measures the pair accuracy after the PRM's update
+# (update_mode=before: before it).
 STEPS_PER_MEASUREMENT = 10
-# Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make a GPU no busier.
-FORWARD_MULTIPLE, FORWARD_LIMIT = 4, 32768
+# Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make
+# a GPU no busier.
+FORWARD_MULTIPLE = 4
+FORWARD_LIMIT = 32768
 
 
 def forward_tokens(prm: Mapping[str, Any]) -> int:
-    """Return the tokens per GPU of a pass without gradients through the PRM or its reference, from section ``prm``.
+    """Return the tokens per GPU of a pass without gradients through the PRM or its reference, from
+    section ``prm``.
 
-    By default four times those of a training pass, up to 32,768, with ``prm.model.use_fused_kernels``; otherwise as
-    many as in training, because the logits would be the peak of memory.
+    By default four times those of a training pass, up to 32,768, with
+    ``prm.model.use_fused_kernels``; otherwise as many as in training, because the logits would be
+    the peak of memory.
     """
     if prm["infer_max_token_len_per_gpu"] is not None:
         return int(prm["infer_max_token_len_per_gpu"])
@@ -181,7 +207,8 @@ def forward_tokens(prm: Mapping[str, Any]) -> int:
 
 
 def prm_section(config: DictConfig) -> DictConfig | None:
-    """Return the section ``prm`` of a whole configuration; None where nothing reads it, and no PRM is built."""
+    """Return the section ``prm`` of a whole configuration; None where nothing reads it, and no PRM
+    is built."""
     prime = config.get("prime")
     if prime is None:
         return None
@@ -196,7 +223,8 @@ VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
 @dataclass(frozen=True, config=STRICT)
 class PRMSettings(Section):
-    """The section ``prm`` of a model that is never trained (``prm=frozen``), less :data:`VERL_SECTIONS`."""
+    """The section ``prm`` of a model that is never trained (``prm=frozen``), less
+    :data:`VERL_SECTIONS`."""
 
     section = "prm"
     update_mode: Literal["none", "before", "after", "interleaved"]
@@ -211,7 +239,8 @@ class PRMSettings(Section):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
-        """Build from the resolved section ``prm``, trained or not. Raises :class:`SettingsError`."""
+        """Build from the resolved section ``prm``, trained or not. Raises
+        :class:`SettingsError`."""
         own = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
         kind = PRMSettings if own.get("update_mode") == "none" else TrainedPRMSettings
         settings = read(kind, own, "prm")
@@ -221,7 +250,10 @@ class PRMSettings(Section):
     def problems(self) -> Iterable[str]:
         """Yield the conflicts between settings."""
         if not self.use_dynamic_bsz and self.micro_batch_size_per_gpu is None:
-            yield "prm.micro_batch_size_per_gpu=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
+            yield (
+                "prm.micro_batch_size_per_gpu=None must be a whole number >= 1 with"
+                " prm.use_dynamic_bsz=false"
+            )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -239,10 +271,19 @@ class TrainedPRMSettings(PRMSettings):
         yield from super().problems()
         replay = f"prm.replay={self.replay}"
         if self.bias_lr is not None and self.loss != "ce":
-            yield f"prm.bias_lr={self.bias_lr} has no effect with prm.loss={self.loss}, only with ce; set it to null"
+            yield (
+                f"prm.bias_lr={self.bias_lr} has no effect with prm.loss={self.loss}, only with ce;"
+                " set it to null"
+            )
         if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
-            yield f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after or before"
+            yield (
+                f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after or"
+                " before"
+            )
         if self.replay and self.reference == "policy":
             yield f"{replay} needs prm.reference to stay: set it to frozen or base"
         if self.replay and self.loss != "ce":
-            yield f"{replay} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set it to ce"
+            yield (
+                f"{replay} draws single rollouts, and prm.loss={self.loss} compares those of a"
+                " prompt; set it to ce"
+            )

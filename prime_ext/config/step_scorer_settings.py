@@ -21,7 +21,8 @@ from prime_ext.config.checks import (
 )
 
 SECTION = "step_scorer"
-# The reward manager that gives PRIME step scores with the verifier's outcome (reward.reward_manager.name).
+# The reward manager that gives PRIME step scores with the verifier's outcome
+# (reward.reward_manager.name).
 MANAGER = "naive_with_step_scores"
 
 
@@ -96,7 +97,9 @@ def read_scorer(values: Any) -> ScorerSettings:
     """Read the resolved section. Raises :class:`SettingsError`."""
     settings: ScorerSettings = read(_Tagged, values, SECTION)
     if settings.model_path is None:
-        raise SettingsError(f"{SECTION}.model_path is missing; give the folder of the step reward model")
+        raise SettingsError(
+            f"{SECTION}.model_path is missing; give the folder of the step reward model"
+        )
     return settings
 
 
@@ -104,5 +107,7 @@ def require_scorer(config: DictConfig) -> ScorerSettings:
     """Read the section that managers with step scores need. Raises ``SettingsError``."""
     if config.get(SECTION) is None:
         name = config.reward.reward_manager.name
-        raise SettingsError(f"reward.reward_manager.name={name} needs the section {SECTION}; add +{SECTION}=local")
+        raise SettingsError(
+            f"reward.reward_manager.name={name} needs the section {SECTION}; add +{SECTION}=local"
+        )
     return read_scorer(OmegaConf.to_container(config[SECTION], resolve=True))

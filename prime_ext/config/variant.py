@@ -15,22 +15,39 @@ _OF_RUN = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.in
 
 
 def read_keys(variant: str) -> dict[str, Any]:
-    """Return the keys that define a variant, with dots, and their values: its own file, and the sections it chooses."""
+    """Return the keys that define a variant, with dots, and their values: its own file, and the
+    sections it chooses."""
     composed = OmegaConf.create(compose_defaults("prime_trainer", (f"variant={variant}",))[0])
-    process, anchor, prm = composed.prime.process, composed.prime.anchor, prm_section(composed)
+    process = composed.prime.process
+    anchor = composed.prime.anchor
+    prm = prm_section(composed)
     own = OmegaConf.load(VARIANTS_FOLDER / f"{variant}.yaml")
-    chosen = {"prime": {"process": process, "anchor": anchor}} | ({} if prm is None else {"prm": prm})
-    merged = OmegaConf.to_container(OmegaConf.merge(chosen, {key: own[key] for key in own if key != "defaults"}))
+    chosen = {"prime": {"process": process, "anchor": anchor}} | (
+        {} if prm is None else {"prm": prm}
+    )
+    merged = OmegaConf.to_container(
+        OmegaConf.merge(chosen, {key: own[key] for key in own if key != "defaults"})
+    )
     keys = {key: value for key, value in walk_items(merged) if not isinstance(value, dict)}
-    return {key: value for key, value in keys.items() if "${" not in str(value) and not key.startswith(_OF_RUN)}
+    return {
+        key: value
+        for key, value in keys.items()
+        if "${" not in str(value) and not key.startswith(_OF_RUN)
+    }
 
 
 def variant_line(config: DictConfig) -> str:
-    """Return the variant of a run and its keys with another value: ``guarded (changed: prime.whitening=false)``."""
-    variant, changed = config.prime.variant, []
+    """Return the variant of a run and its keys with another value: ``guarded (changed:
+    prime.whitening=false)``."""
+    variant = config.prime.variant
+    changed = []
     for key, expected in read_keys(variant).items():
         value = OmegaConf.select(config, key)
         if value != expected:
-            shown = value if isinstance(value, str) else json.dumps(value, default=OmegaConf.to_container)
+            shown = (
+                value
+                if isinstance(value, str)
+                else json.dumps(value, default=OmegaConf.to_container)
+            )
             changed.append(f"{key}={shown}")
     return f"{variant} (changed: {', '.join(changed)})" if changed else variant

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values that a composed configuration may have, from verl's YAML files and dataclasses."""
+"""Keys and values that a composed configuration may have, from verl's YAML files and
+dataclasses."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +11,17 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from omegaconf import OmegaConf
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, guess, limit_to
+from prime_ext.config.checks import (
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveOrZero,
+    Share,
+    Text,
+    explain,
+    guess,
+    limit_to,
+)
 from prime_ext.config.engines import DTYPE_BYTES
 
 # Read by verl 0.9.1 although neither its YAML files nor its dataclasses have them.
@@ -20,11 +31,13 @@ READ_UNLISTED = {
     "reward.custom_reward_function": ("reward_kwargs",),
     "trainer": ("remove_previous_ckpt_in_save", "wandb_proxy"),
 }
-# Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or dictionaries in verl.
+# Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or
+# dictionaries in verl.
 FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
 # Sections of ours, whose settings say themselves what they read.
 OWN = ("prime", "pspo", "step_scorer")
-# Sections that verl's V1 trainers do not read, and where their keys are now if not in the same place below reward.
+# Sections that verl's V1 trainers do not read, and where their keys are now if not in the same
+# place below reward.
 LEGACY = ("custom_reward_function.", "reward_model.", "sandbox_fusion.")
 MOVED = {
     "reward_model.num_workers": "reward.num_workers",
@@ -33,7 +46,16 @@ MOVED = {
 }
 # What verl says of a value in prose alone; by key, or by dataclass and field.
 _Logger = Literal[
-    "wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file", "rl_insight"
+    "wandb",
+    "mlflow",
+    "swanlab",
+    "vemlp_wandb",
+    "tensorboard",
+    "console",
+    "clearml",
+    "trackio",
+    "file",
+    "rl_insight",
 ]
 _LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 _Paths = Annotated[list[Text], _LISTED] | None
@@ -56,11 +78,18 @@ KINDS: dict[str, Any] = {
     "actor_rollout_ref.rollout.temperature": Positive,
     "KLControlConfig.type": Literal["fixed", "adaptive"],
     **dict.fromkeys(
-        [f"ActorConfig.{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "kl_loss_coef")],
+        [
+            f"ActorConfig.{name}"
+            for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "kl_loss_coef")
+        ],
         PositiveOrZero,
     ),
     "ActorConfig.loss_agg_mode": Literal[
-        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+        "token-mean",
+        "token-sum",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
     ],
     "OptimizerConfig.lr": PositiveOrZero,
     "FSDPOptimizerConfig.lr_scheduler_type": Literal["constant", "cosine"],
@@ -68,13 +97,18 @@ KINDS: dict[str, Any] = {
     "FSDPEngineConfig.model_dtype": Annotated[str, limit_to(DTYPE_BYTES)],
     "RolloutConfig.top_p": Share,
     "RolloutConfig.gpu_memory_utilization": Share,
-    "RolloutConfig.dtype": Literal["float32", "bfloat16", "float16", "float64", "half", "float", "auto"],
+    "RolloutConfig.dtype": Literal[
+        "float32", "bfloat16", "float16", "float64", "half", "float", "auto"
+    ],
     "AlgoConfig.kl_penalty": _KL,
     "ActorConfig.kl_loss_type": _KL,
     "CheckpointConfig.save_contents": list[Literal["model", "optimizer", "extra", "hf_model"]],
     **dict.fromkeys(
         (
-            *(f"data.{name}" for name in ("train_batch_size", "max_prompt_length", "max_response_length")),
+            *(
+                f"data.{name}"
+                for name in ("train_batch_size", "max_prompt_length", "max_response_length")
+            ),
             *(f"trainer.{name}" for name in ("n_gpus_per_node", "nnodes", "total_epochs")),
             "actor_rollout_ref.rollout.n",
             "reward.num_workers",
@@ -88,7 +122,8 @@ KINDS: dict[str, Any] = {
 
 
 def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Iterable[str]:
-    """Return one line for each key that nothing reads, and for each value that is not of its key's type.
+    """Return one line for each key that nothing reads, and for each value that is not of its key's
+    type.
 
     Args:
         given, resolved: a configuration as it was composed, and with its interpolations resolved.
@@ -96,28 +131,42 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
     """
     from hydra.utils import get_class
 
-    def check(section: Mapping[str, Any], usual: Mapping[str, Any], path: str, owner: Any) -> Iterable[str]:
-        """Check a section; ``owner``: the dataclass of verl that describes the section, unless it names one itself."""
+    def check(
+        section: Mapping[str, Any], usual: Mapping[str, Any], path: str, owner: Any
+    ) -> Iterable[str]:
+        """Check a section; ``owner``: the dataclass of verl that describes the section, unless it
+        names one itself."""
         owner = get_class(usual["_target_"]) if "_target_" in usual else owner
         hints = get_type_hints(owner) if owner else {}
         for name, given in section.items():
-            key, default = f"{path}{name}", usual.get(name)
+            key = f"{path}{name}"
+            default = usual.get(name)
             if key.startswith(FREE) or key in OWN or (name in usual and given == default):
                 continue
-            value, hint = _look_up(resolved, key), hints.get(name, Any)
+            value = _look_up(resolved, key)
+            hint = hints.get(name, Any)
             members = [one for one in get_args(hint) if one is not type(None)]
             optional = type(None) in get_args(hint)
             kind = members[0] if optional else hint
             has_keys = bool(default) and isinstance(default, Mapping) or is_dataclass(kind)
-            if name not in usual and name not in hints and name not in READ_UNLISTED.get(path[:-1], ()):
+            if (
+                name not in usual
+                and name not in hints
+                and name not in READ_UNLISTED.get(path[:-1], ())
+            ):
                 yield f"nothing reads {key}={value!r}{guess_key(key, expected)}"
             elif has_keys and isinstance(given, Mapping):
                 if dict not in (kind, get_origin(kind)):
-                    yield from check(given, default or {}, f"{key}.", kind if is_dataclass(kind) else None)
+                    yield from check(
+                        given, default or {}, f"{key}.", kind if is_dataclass(kind) else None
+                    )
             elif path.startswith(LEGACY):
                 yield f"{key}={value} is not read any more; set {MOVED.get(key, f'reward.{key}')}"
             elif has_keys and not optional:
-                yield f"{key} must be a section with keys such as {', '.join(list(default or ())[:3])}, got {value!r}"
+                yield (
+                    f"{key} must be a section with keys such as"
+                    f" {', '.join(list(default or ())[:3])}, got {value!r}"
+                )
             elif not has_keys:
                 yield from _check_type(key, value, _look_up(expected, key), owner, hint)
 
@@ -136,7 +185,9 @@ def _check_type(key: str, value: Any, default: Any, owner: Any, hint: Any) -> It
 
 
 def _errors(kind: Any, value: Any, key: str) -> list[str]:
-    adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+    adapter: TypeAdapter[Any] = TypeAdapter(
+        kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
+    )
     try:
         adapter.validate_python(value)
     except ValidationError as error:
@@ -145,7 +196,8 @@ def _errors(kind: Any, value: Any, key: str) -> list[str]:
 
 
 def _find_kind(key: str, default: Any) -> Any:
-    """Return the type of a key of verl's without a dataclass: that of its default; any, where that is null."""
+    """Return the type of a key of verl's without a dataclass: that of its default; any, where that
+    is null."""
     stock = _look_up(_read_stock(), key)
     if stock is _NOTHING or default is None:
         return Any
@@ -158,7 +210,9 @@ def _find_kind(key: str, default: Any) -> Any:
 def _read_stock() -> Any:
     from verl.trainer import config
 
-    return OmegaConf.to_container(OmegaConf.load(Path(config.__file__).parent / "_generated_ppo_trainer.yaml"))
+    return OmegaConf.to_container(
+        OmegaConf.load(Path(config.__file__).parent / "_generated_ppo_trainer.yaml")
+    )
 
 
 _NOTHING: Any = object()
@@ -171,17 +225,22 @@ def _look_up(section: Any, key: str) -> Any:
 
 
 def guess_key(key: str, known: Mapping[str, Any]) -> str:
-    """Return what an unknown key may have been meant to be: one like it in its section, or of its name elsewhere."""
-    section, above = known, ""
+    """Return what an unknown key may have been meant to be: one like it in its section, or of its
+    name elsewhere."""
+    section = known
+    above = ""
     *parents, name = key.split(".")
     for parent in parents:
         if parent not in section:
             return guess(parent, list(section), above)
-        section, above = section[parent], f"{above}{parent}."
+        section = section[parent]
+        above = f"{above}{parent}."
         if not isinstance(section, Mapping):
             return f"; {above[:-1]} has no keys below it"
     elsewhere = (one for one, _ in walk_items(known) if one.endswith(f".{name}"))
-    near = guess(name, list(section), above) or "".join(f"; did you mean {one}?" for one in [*elsewhere][:1])
+    near = guess(name, list(section), above) or "".join(
+        f"; did you mean {one}?" for one in [*elsewhere][:1]
+    )
     # More would bury the line.
     return near or (f"; there is {', '.join(sorted(section))}" if len(section) <= 12 else "")
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face folder from a policy's or a PRM's FSDP checkpoint, in its own precision, with a LoRA adapter merged.
+"""A Hugging Face folder from a policy's or a PRM's FSDP checkpoint, in its own precision, with a
+LoRA adapter merged.
 
     python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16]
 
-CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, or the run's folder with
-``latest_checkpointed_iteration.txt``. verl's ``python -m verl.model_merger`` always rounds to bfloat16, and it leaves
-an adapter next to the base weights. A PRM also gets ``prime_ext_prm.json`` (:mod:`prime_ext.generate.prm_description`)
-with reference, beta, and the bias of ``prm.bias``, which the weights do not hold.
+CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, or the run's folder
+with ``latest_checkpointed_iteration.txt``. verl's ``python -m verl.model_merger`` always rounds to
+bfloat16, and it leaves an adapter next to the base weights. A PRM also gets ``prime_ext_prm.json``
+(:mod:`prime_ext.generate.prm_description`) with reference, beta, and the bias of ``prm.bias``,
+which the weights do not hold.
 """
 
 import argparse
@@ -36,9 +38,11 @@ _PEFT_PREFIX = "base_model.model."
 
 
 def find_checkpoint(folder: Path, role: str = "actor") -> Path | None:
-    """Return the folder of a role's checkpoint, from that of a run, of a step, or of the checkpoint itself.
+    """Return the folder of a role's checkpoint, from that of a run, of a step, or of the checkpoint
+    itself.
 
-    None if it is not a checkpoint of verl. Raises ``BackendError``: there are several, none, or one of Megatron.
+    None if it is not a checkpoint of verl. Raises ``BackendError``: there are several, none, or one
+    of Megatron.
     """
     if (folder / "fsdp_config.json").is_file() or any(folder.glob("model_world_size_*_rank_*.pt")):
         return folder
@@ -47,33 +51,39 @@ def find_checkpoint(folder: Path, role: str = "actor") -> Path | None:
     if (folder / TRACKER).is_file():
         step = (folder / TRACKER).read_text(encoding="utf-8").strip()
         if not (folder / f"global_step_{step}").is_dir():
-            raise BackendError(f"{folder / TRACKER} names step {step}, but there is no folder global_step_{step}")
+            raise BackendError(
+                f"{folder / TRACKER} names step {step}, but there is no folder global_step_{step}"
+            )
         return find_checkpoint(folder / f"global_step_{step}", role)
     steps = sorted(folder.glob("global_step_*"), key=lambda step: (len(step.name), step.name))
     if steps:
-        raise BackendError(f"{folder} does not say which checkpoint is the latest ({TRACKER}); give {steps[-1]}")
+        raise BackendError(
+            f"{folder} does not say which checkpoint is the latest ({TRACKER}); give {steps[-1]}"
+        )
     if any(folder.glob("**/dist_ckpt")):
         raise BackendError(
-            f"{folder} is a checkpoint of Megatron; merge it with python -m verl.model_merger merge --backend megatron"
+            f"{folder} is a checkpoint of Megatron; merge it with python -m verl.model_merger merge"
+            " --backend megatron"
         )
     return None
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """Return the files ``model_world_size_N_rank_R.pt`` of all ranks. Raises ``BackendError`` if files are missing."""
+    """Return the files ``model_world_size_N_rank_R.pt`` of all ranks. Raises ``BackendError`` if
+    files are missing."""
     first = next(iter(sorted(folder.glob("model_world_size_*_rank_*.pt"))), None)
     if first is None:
         raise BackendError(
-            f"{folder} has no model_world_size_*_rank_*.pt: it must be the folder prm or actor of a checkpoint with "
-            "'model' in checkpoint.save_contents"
+            f"{folder} has no model_world_size_*_rank_*.pt: it must be the folder prm or actor of a"
+            " checkpoint with 'model' in checkpoint.save_contents"
         )
     size = int(first.name.split("_")[3])
     files = [folder / f"model_world_size_{size}_rank_{rank}.pt" for rank in range(size)]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise BackendError(
-            f"{folder} is not complete: {len(missing)} of {size} shards are missing, {missing[0]} first; copy "
-            "the files of all ranks"
+            f"{folder} is not complete: {len(missing)} of {size} shards are missing, {missing[0]}"
+            " first; copy the files of all ranks"
         )
     if not (folder / "huggingface" / "config.json").is_file():
         raise BackendError(f"{folder} is not complete: huggingface/config.json is missing")
@@ -81,7 +91,8 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
-    """Return full weights from the files of all ranks, in their dtype. Raises ``BackendError``: not FSDP's shards."""
+    """Return full weights from the files of all ranks, in their dtype. Raises ``BackendError``: not
+    FSDP's shards."""
     parts: dict[str, list[torch.Tensor]] = defaultdict(list)
     placement: dict[str, tuple] = {}
     # It warns of meshes without process groups; only their placements are read here.
@@ -92,7 +103,11 @@ def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
         except Exception as error:  # torch raises many kinds
             raise BackendError(join_lines(f"{path} cannot be read: {error}")) from error
         for name, value in shard.items():
-            placement[name] = (value.placements, value.device_mesh.mesh.shape) if isinstance(value, DTensor) else ()
+            placement[name] = (
+                (value.placements, value.device_mesh.mesh.shape)
+                if isinstance(value, DTensor)
+                else ()
+            )
             parts[name].append(value._local_tensor if isinstance(value, DTensor) else value)
     return {name: _join(name, parts.pop(name), placement[name]) for name in list(parts)}
 
@@ -103,7 +118,8 @@ def _join(name: str, shards: list[torch.Tensor], placement: tuple) -> torch.Tens
     placements, mesh_shape = placement
     if len(placements) == 2 and placements[0].is_replicate():
         # Hybrid sharding: the first group of ranks holds everything.
-        shards, placements = shards[: mesh_shape[-1]], placements[1:]
+        shards = shards[: mesh_shape[-1]]
+        placements = placements[1:]
     if len(placements) != 1 or not (placements[0].is_shard() or placements[0].is_replicate()):
         raise BackendError(f"{name} is placed as {placements}, which FSDP does not do")
     if placements[0].is_replicate():
@@ -112,11 +128,15 @@ def _join(name: str, shards: list[torch.Tensor], placement: tuple) -> torch.Tens
 
 
 def build_model(
-    weights: Mapping[str, torch.Tensor], config: Any, lora: Mapping[str, Any] | None = None, remote_code: bool = False
+    weights: Mapping[str, torch.Tensor],
+    config: Any,
+    lora: Mapping[str, Any] | None = None,
+    remote_code: bool = False,
 ) -> Any:
     """Build a causal language model with these weights, in their dtype, ready to be saved.
 
-    An adapter, named as by peft, is merged; ``lora`` has its ``r`` and ``lora_alpha``. Raises ``BackendError``.
+    An adapter, named as by peft, is merged; ``lora`` has its ``r`` and ``lora_alpha``. Raises
+    ``BackendError``.
     """
     from transformers import AutoModelForCausalLM
 
@@ -128,8 +148,8 @@ def build_model(
     }
     if not base:
         raise BackendError(
-            "the checkpoint holds a LoRA adapter without its base model (save_lora_only); save checkpoints with "
-            "save_lora_only=False"
+            "the checkpoint holds a LoRA adapter without its base model (save_lora_only); save"
+            " checkpoints with save_lora_only=False"
         )
     dtype = next(value.dtype for value in base.values() if value.is_floating_point())
     with torch.device("meta"):
@@ -138,22 +158,35 @@ def build_model(
     model.tie_weights()
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing or unexpected:
-        raise BackendError(f"the checkpoint does not fit its own configuration: {(missing + unexpected)[0]}")
+        raise BackendError(
+            f"the checkpoint does not fit its own configuration: {(missing + unexpected)[0]}"
+        )
     if not adapter:
         return model
     if lora is None or not lora.get("lora_alpha"):
-        raise BackendError(f"the checkpoint lacks {LORA_META}, so the lora_alpha of its adapter is not known")
+        raise BackendError(
+            f"the checkpoint lacks {LORA_META}, so the lora_alpha of its adapter is not known"
+        )
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 
     ending = ".lora_A.default.weight"
-    targets = [name.removeprefix(_PEFT_PREFIX).removesuffix(ending) for name in adapter if name.endswith(ending)]
-    wrapped = get_peft_model(model, LoraConfig(r=lora["r"], lora_alpha=lora["lora_alpha"], target_modules=targets))
-    set_peft_model_state_dict(wrapped, {name.replace(".default.", "."): value for name, value in adapter.items()})
+    targets = [
+        name.removeprefix(_PEFT_PREFIX).removesuffix(ending)
+        for name in adapter
+        if name.endswith(ending)
+    ]
+    wrapped = get_peft_model(
+        model, LoraConfig(r=lora["r"], lora_alpha=lora["lora_alpha"], target_modules=targets)
+    )
+    set_peft_model_state_dict(
+        wrapped, {name.replace(".default.", "."): value for name, value in adapter.items()}
+    )
     return wrapped.merge_and_unload()
 
 
 def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str]) -> None:
-    """Write model, configuration, tokenizer and more text files; the folder appears when it is complete."""
+    """Write model, configuration, tokenizer and more text files; the folder appears when it is
+    complete."""
     with write_atomically(output) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
@@ -162,9 +195,11 @@ def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, s
 
 
 def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None:
-    """Write ``prm`` or ``actor`` of a step as a Hugging Face folder, over an older one; a PRM with its description.
+    """Write ``prm`` or ``actor`` of a step as a Hugging Face folder, over an older one; a PRM with
+    its description.
 
-    Raises ``BackendError``, and writes nothing, if the checkpoint is not complete or does not fit its configuration.
+    Raises ``BackendError``, and writes nothing, if the checkpoint is not complete or does not fit
+    its configuration.
     """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
@@ -185,11 +220,24 @@ def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None
 
 @command("prime_ext.generate.export")
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="folder of a checkpoint, of a global_step_N or of a run")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "checkpoint", type=Path, help="folder of a checkpoint, of a global_step_N or of a run"
+    )
     parser.add_argument("output", type=Path, help="folder to write")
-    parser.add_argument("--role", choices=("actor", "prm"), default="actor", help="of a step or a run (default: actor)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: that of the checkpoint")
+    parser.add_argument(
+        "--role",
+        choices=("actor", "prm"),
+        default="actor",
+        help="of a step or a run (default: actor)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="default: that of the checkpoint",
+    )
     arguments = parser.parse_args(words)
     if arguments.output.exists():
         raise BackendError(f"{arguments.output} exists; name a folder that does not")

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batched text generation with torch and transformers only.
 
-Requests join and leave a running batch at every step (continuous batching): the key/value cache of a new request is
-joined to the running one, padded on the left; a finished row leaves the batch at once.
+Requests join and leave a running batch at every step (continuous batching): the key/value cache of
+a new request is joined to the running one, padded on the left; a finished row leaves the batch at
+once.
 
-The token at position p of a request (prompt included) is drawn by inverting the cumulative distribution at the p-th
-uniform of a Philox stream keyed by the request's seed. So sampled tokens depend neither on the other requests in the
-batch nor on the order of arrival. A model in float64 makes this hold to the last bit in practice; in float32 the logits
-of a row move by about 1e-7 with the shape of the batch, so a uniform that close to a boundary can give another token.
+The token at position p of a request (prompt included) is drawn by inverting the cumulative
+distribution at the p-th uniform of a Philox stream keyed by the request's seed. So sampled tokens
+depend neither on the other requests in the batch nor on the order of arrival. A model in float64
+makes this hold to the last bit in practice; in float32 the logits of a row move by about 1e-7 with
+the shape of the batch, so a uniform that close to a boundary can give another token.
 """
 
 import hashlib
@@ -32,9 +34,10 @@ StopReason = Literal["stop", "length", "aborted"]
 class GenerationRequest:
     """One completion to generate. Raises ``ValueError`` for a value out of its range.
 
-    A temperature below 1e-5 is greedy; ``top_k`` -1 or 0 means all tokens. The seed, below 2**64, is the key of the
-    request's uniforms. ``stop_token_ids``, and the end-of-sequence tokens unless ``ignore_eos``, are not sampled before
-    ``min_new_tokens``. ``ends`` is called with the new tokens after each one, and says whether the completion ends.
+    A temperature below 1e-5 is greedy; ``top_k`` -1 or 0 means all tokens. The seed, below 2**64,
+    is the key of the request's uniforms. ``stop_token_ids``, and the end-of-sequence tokens unless
+    ``ignore_eos``, are not sampled before ``min_new_tokens``. ``ends`` is called with the new
+    tokens after each one, and says whether the completion ends.
     """
 
     prompt_ids: Sequence[int]
@@ -50,9 +53,15 @@ class GenerationRequest:
 
     def __post_init__(self) -> None:
         for holds, message in (
-            (len(self.prompt_ids) > 0, "prompt_ids is empty; a request needs at least one prompt token"),
+            (
+                len(self.prompt_ids) > 0,
+                "prompt_ids is empty; a request needs at least one prompt token",
+            ),
             (self.max_new_tokens >= 1, f"max_new_tokens={self.max_new_tokens} must be at least 1"),
-            (self.temperature >= 0, f"temperature={self.temperature} must be 0 (greedy) or positive"),
+            (
+                self.temperature >= 0,
+                f"temperature={self.temperature} must be 0 (greedy) or positive",
+            ),
             (0 < self.top_p <= 1, f"top_p={self.top_p} must be in (0, 1]"),
             (self.top_k >= -1, f"top_k={self.top_k} must be -1 (all tokens) or positive"),
             (0 <= self.seed < 2**64, f"seed={self.seed} must be in [0, 2**64)"),
@@ -63,7 +72,8 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """A completion: its tokens (the stop token included), their log-probabilities as sampled, and why it ended."""
+    """A completion: its tokens (the stop token included), their log-probabilities as sampled, and
+    why it ended."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -71,26 +81,33 @@ class GenerationOutput:
 
 
 def stable_seed(*parts: object) -> int:
-    """Hash the textual form of the parts to a 64-bit seed; the same in every process and on every machine."""
+    """Hash the textual form of the parts to a 64-bit seed; the same in every process and on every
+    machine."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def request_uniforms(seed: int, start: int, count: int) -> np.ndarray:
-    """Return the uniforms ``start`` to ``start + count`` (exclusive) in [0, 1) of the Philox stream of a seed."""
+    """Return the uniforms ``start`` to ``start + count`` (exclusive) in [0, 1) of the Philox stream
+    of a seed."""
     bits = np.random.Philox(key=seed).random_raw(start + count)[start:]
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
 def process_logits(
-    logits_BV: torch.Tensor, temperature_B: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor
+    logits_BV: torch.Tensor,
+    temperature_B: torch.Tensor,
+    top_k_B: torch.Tensor,
+    top_p_B: torch.Tensor,
 ) -> torch.Tensor:
     """Apply temperature, then top-k, then top-p, as vLLM orders them, to logits (B, V).
 
     Rows with a temperature below 1e-5 keep their logits. Excluded tokens get minus infinity.
     """
     greedy_B = temperature_B < GREEDY_TEMPERATURE
-    divisor_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B).to(logits_BV.dtype)
+    divisor_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B).to(
+        logits_BV.dtype
+    )
     logits_BV = logits_BV / divisor_B[:, None]
     n_vocabulary = logits_BV.shape[-1]
     top_k_B = torch.where((top_k_B <= 0) | greedy_B, n_vocabulary, top_k_B.clamp(max=n_vocabulary))
@@ -109,15 +126,21 @@ def process_logits(
     # Rows with top_p = 1 exclude nothing, whatever the rounding of the cumulative sum.
     excluded_RV &= (top_p_B[rows] < 1)[:, None]
     sorted_RV = sorted_RV.masked_fill(excluded_RV, -torch.inf)
-    return logits_BV.index_copy(0, rows, torch.empty_like(sorted_RV).scatter_(-1, order_RV, sorted_RV))
+    return logits_BV.index_copy(
+        0, rows, torch.empty_like(sorted_RV).scatter_(-1, order_RV, sorted_RV)
+    )
 
 
 def sample_by_inversion(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """Return the token (B,) whose interval of the cumulative distribution, in order of ids, contains the uniform."""
+    """Return the token (B,) whose interval of the cumulative distribution, in order of ids,
+    contains the uniform."""
     cumulative_BV = logits_BV.double().softmax(-1).cumsum(-1)
     total_B = cumulative_BV[:, -1]
-    # Below the total even after rounding, so that a token of probability zero at the end is never chosen.
-    target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
+    # Below the total even after rounding, so that a token of probability zero at the end is never
+    # chosen.
+    target_B = torch.minimum(
+        uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B))
+    )
     return torch.searchsorted(cumulative_BV, target_B[:, None], right=True)[:, 0]
 
 
@@ -145,7 +168,8 @@ class _Row:
 
 @dataclass
 class _Batch:
-    """Rows that are decoded together, the attention mask (B, L) over their tokens, and their keys and values."""
+    """Rows that are decoded together, the attention mask (B, L) over their tokens, and their keys
+    and values."""
 
     rows: list[_Row]
     mask_BL: torch.Tensor
@@ -156,7 +180,8 @@ class _Batch:
         self.rows = [self.rows[place] for place in places]
         index = torch.tensor(places, device=self.mask_BL.device)
         mask_BL = self.mask_BL[index]
-        # Columns that only the rows now gone were using; without this the cache would grow as long as requests arrive.
+        # Columns that only the rows now gone were using; without this the cache would grow as long
+        # as requests arrive.
         first_column = int(mask_BL.any(0).int().argmax())
         self.mask_BL = mask_BL[:, first_column:]
         for layer in self.cache.layers:
@@ -167,33 +192,51 @@ class _Batch:
         """Add the rows of another batch; the shorter one is padded on the left."""
         length = max(self.mask_BL.shape[1], other.mask_BL.shape[1])
         self.rows = self.rows + other.rows
-        masks = [pad(mask_BL, (length - mask_BL.shape[1], 0)) for mask_BL in (self.mask_BL, other.mask_BL)]
+        masks = [
+            pad(mask_BL, (length - mask_BL.shape[1], 0))
+            for mask_BL in (self.mask_BL, other.mask_BL)
+        ]
         self.mask_BL = torch.cat(masks)
         for layer, added in zip(self.cache.layers, other.cache.layers, strict=True):
             for name in ("keys", "values"):
                 parts = [getattr(layer, name), getattr(added, name)]
-                setattr(layer, name, torch.cat([pad(part, (0, 0, length - part.shape[-2], 0)) for part in parts]))
+                setattr(
+                    layer,
+                    name,
+                    torch.cat([pad(part, (0, 0, length - part.shape[-2], 0)) for part in parts]),
+                )
 
 
 def end_tokens(tokenizer: Any, generation_config: GenerationConfig) -> set[int]:
-    """Return, as vLLM, the tokenizer's and those of the generation config (which defaults to the model config)."""
+    """Return, as vLLM, the tokenizer's and those of the generation config (which defaults to the
+    model config)."""
     listed = generation_config.eos_token_id
-    return {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
+    return {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {
+        None
+    }
 
 
 @torch.inference_mode()
 def keeps_plain_cache(model: PreTrainedModel) -> bool:
-    """Return whether all layers keep keys and values of all tokens, as continuous batching requires."""
+    """Return whether all layers keep keys and values of all tokens, as continuous batching
+    requires."""
     cache = DynamicCache()
-    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
-    return cache.get_seq_length() == 1 and all(type(layer) is DynamicLayer for layer in cache.layers)
+    model(
+        input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return cache.get_seq_length() == 1 and all(
+        type(layer) is DynamicLayer for layer in cache.layers
+    )
 
 
 class BatchedGenerator:
     """Continuous batching for a Hugging Face causal language model.
 
-    Logits from the tokenizer's ``n_tokens`` on are masked, as verl's vLLM server does. At most ``max_batch_size`` rows
-    are decoded, and ``max_prefill_tokens`` padded prompt tokens prefilled together (a longer prompt alone).
+    Logits from the tokenizer's ``n_tokens`` on are masked, as verl's vLLM server does. At most
+    ``max_batch_size`` rows are decoded, and ``max_prefill_tokens`` padded prompt tokens prefilled
+    together (a longer prompt alone).
 
     Raises ``ValueError``: the model has too few tokens, or keeps other state than keys and values.
     """
@@ -214,9 +257,13 @@ class BatchedGenerator:
                 f"The tokenizer has {n_tokens} tokens but the model only {n_vocabulary} logits; "
                 "use the tokenizer that was saved with the model, or resize the model's embeddings."
             )
-        outside = [token for token in (*eos_token_ids, pad_token_id) if not 0 <= token < n_vocabulary]
+        outside = [
+            token for token in (*eos_token_ids, pad_token_id) if not 0 <= token < n_vocabulary
+        ]
         if outside:
-            raise ValueError(f"Special token {outside[0]} lies outside the vocabulary of {n_vocabulary} tokens.")
+            raise ValueError(
+                f"Special token {outside[0]} lies outside the vocabulary of {n_vocabulary} tokens."
+            )
         if not keeps_plain_cache(model):
             raise ValueError(
                 f"{type(model).__name__} does not keep plain keys and values in its cache; "
@@ -229,7 +276,9 @@ class BatchedGenerator:
         self._max_batch_size = max_batch_size
         self._max_prefill_tokens = max_prefill_tokens
         self._forward_options = (
-            {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+            {"logits_to_keep": 1}
+            if "logits_to_keep" in inspect.signature(model.forward).parameters
+            else {}
         )
         self._n_submitted = 0
         self._waiting: deque[_Row] = deque()
@@ -241,16 +290,20 @@ class BatchedGenerator:
         return bool(self._waiting) or self._batch is not None
 
     def submit(self, request: GenerationRequest) -> int:
-        """Queue a request and return the ticket under which :meth:`step` will report it. Safe while a step runs."""
+        """Queue a request and return the ticket under which :meth:`step` will report it. Safe while
+        a step runs."""
         self._n_submitted += 1
-        stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else self._eos_token_ids)
+        stop_ids = frozenset(request.stop_token_ids) | (
+            frozenset() if request.ignore_eos else self._eos_token_ids
+        )
         row = _Row(self._n_submitted, request, stop_ids)
         self._waiting.append(row)
         return row.ticket
 
     @torch.inference_mode()
     def step(self) -> dict[int, GenerationOutput]:
-        """Admit waiting requests, decode one token for every row, and return what finished, by ticket."""
+        """Admit waiting requests, decode one token for every row, and return what finished, by
+        ticket."""
         finished: dict[int, GenerationOutput] = {}
         while self._waiting and self._n_active < self._max_batch_size:
             admitted = self._prefill(self._take_waiting(), finished)
@@ -261,8 +314,12 @@ class BatchedGenerator:
         if (batch := self._batch) is not None:
             batch.mask_BL = pad(batch.mask_BL, (0, 1), value=1)
             last_B1 = torch.tensor([[row.token_ids[-1]] for row in batch.rows])
-            position_B1 = torch.tensor([[len(row.request.prompt_ids) + len(row.token_ids) - 1] for row in batch.rows])
-            self._batch = self._append_tokens(batch, self._forward(last_B1, position_B1, batch), finished)
+            position_B1 = torch.tensor(
+                [[len(row.request.prompt_ids) + len(row.token_ids) - 1] for row in batch.rows]
+            )
+            self._batch = self._append_tokens(
+                batch, self._forward(last_B1, position_B1, batch), finished
+            )
         return finished
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[GenerationOutput]:
@@ -274,7 +331,8 @@ class BatchedGenerator:
         return [finished[ticket] for ticket in tickets]
 
     def abort(self) -> dict[int, GenerationOutput]:
-        """Drop all requests and return what they have so far, by ticket, with the stop reason "aborted"."""
+        """Drop all requests and return what they have so far, by ticket, with the stop reason
+        "aborted"."""
         rows = [*self._waiting, *(self._batch.rows if self._batch is not None else [])]
         aborted = {row.ticket: row.output("aborted") for row in rows}
         self._waiting.clear()
@@ -301,7 +359,8 @@ class BatchedGenerator:
         token_BL = torch.full((len(rows), length), self._pad_token_id)
         mask_BL = torch.zeros(len(rows), length, dtype=torch.long)
         for place, row in enumerate(rows):
-            request, n_prompt = row.request, len(row.request.prompt_ids)
+            request = row.request
+            n_prompt = len(row.request.prompt_ids)
             token_BL[place, length - n_prompt :] = torch.as_tensor(list(request.prompt_ids))
             mask_BL[place, length - n_prompt :] = 1
             row.uniforms = request_uniforms(request.seed, n_prompt, request.max_new_tokens)
@@ -309,7 +368,9 @@ class BatchedGenerator:
         position_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
         return self._append_tokens(batch, self._forward(token_BL, position_BL, batch), finished)
 
-    def _forward(self, token_BL: torch.Tensor, position_BL: torch.Tensor, batch: _Batch) -> torch.Tensor:
+    def _forward(
+        self, token_BL: torch.Tensor, position_BL: torch.Tensor, batch: _Batch
+    ) -> torch.Tensor:
         """Return the logits (B, V) of the tokens that follow."""
         output = self.model(
             input_ids=token_BL.to(self.model.device),
@@ -327,13 +388,19 @@ class BatchedGenerator:
     def _append_tokens(
         self, batch: _Batch, logits_BV: torch.Tensor, finished: dict[int, GenerationOutput]
     ) -> _Batch | None:
-        """Sample one token per row, report the rows that end, and return the batch of the others, None for none."""
-        rows, requests = batch.rows, [row.request for row in batch.rows]
+        """Sample one token per row, report the rows that end, and return the batch of the others,
+        None for none."""
+        rows = batch.rows
+        requests = [row.request for row in batch.rows]
 
         def column(values: list[float], dtype: torch.dtype = torch.float64) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=logits_BV.device)
 
-        early = [place for place, row in enumerate(rows) if len(row.token_ids) < row.request.min_new_tokens]
+        early = [
+            place
+            for place, row in enumerate(rows)
+            if len(row.token_ids) < row.request.min_new_tokens
+        ]
         if early:
             logits_BV = logits_BV.clone()
             for place in early:
@@ -348,7 +415,9 @@ class BatchedGenerator:
         log_prob_B = logits_BV.log_softmax(-1).gather(-1, token_B[:, None])[:, 0].double()
 
         kept = []
-        for place, (row, token, log_prob) in enumerate(zip(rows, token_B.tolist(), log_prob_B.tolist(), strict=True)):
+        for place, (row, token, log_prob) in enumerate(
+            zip(rows, token_B.tolist(), log_prob_B.tolist(), strict=True)
+        ):
             row.token_ids.append(token)
             row.log_probs.append(log_prob)
             if reason := row.find_stop_reason():

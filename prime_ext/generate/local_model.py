@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on this machine, for transformers and vLLM: a Hugging Face folder, a hub id, or a checkpoint of verl."""
+"""A model on this machine, for transformers and vLLM: a Hugging Face folder, a hub id, or a
+checkpoint of verl."""
 
 import re
 import sys
@@ -26,7 +27,9 @@ _REMEMBERED = 16_384
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the weight files of a Hugging Face folder that are not empty."""
-    return sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern) if file.stat().st_size)
+    return sorted(
+        file for pattern in _WEIGHTS for file in folder.glob(pattern) if file.stat().st_size
+    )
 
 
 def find_model(model: str) -> str:
@@ -39,7 +42,8 @@ def find_model(model: str) -> str:
         if _HUB_ID.fullmatch(model):
             return model
         raise BackendError(
-            f"--model {model} does not exist; give a folder, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
+            f"--model {model} does not exist; give a folder, or a hub id such as"
+            " Qwen/Qwen2.5-0.5B-Instruct"
         )
     checkpoint = find_checkpoint(folder)
     if checkpoint is not None:
@@ -50,15 +54,16 @@ def find_model(model: str) -> str:
         return str(ready)
     if not (folder / "config.json").is_file() or not weight_files(folder):
         raise BackendError(
-            f"{folder} is neither a Hugging Face model (config.json, {_WEIGHTS[0]}) nor a checkpoint of verl "
-            "(fsdp_config.json)"
+            f"{folder} is neither a Hugging Face model (config.json, {_WEIGHTS[0]}) nor a"
+            " checkpoint of verl (fsdp_config.json)"
         )
     return str(folder)
 
 
 def _export_once(folder: Path) -> Path:
     """Export a checkpoint into its folder, once, and again when its files have changed."""
-    shards, target = shard_files(folder), folder / EXPORTED
+    shards = shard_files(folder)
+    target = folder / EXPORTED
     if not target.is_dir() or target.stat().st_mtime < max(file.stat().st_mtime for file in shards):
         print(f"exporting {folder} ({len(shards)} shards) to {target}", file=sys.stderr, flush=True)
         export(folder, target)
@@ -67,7 +72,8 @@ def _export_once(folder: Path) -> Path:
 
 @contextmanager
 def catch_loading_errors(name: str) -> Iterator[None]:
-    """Turn what transformers, vLLM or the hub raise in this block into a ``BackendError`` of one line."""
+    """Turn what transformers, vLLM or the hub raise in this block into a ``BackendError`` of one
+    line."""
     try:
         yield
     except BackendError:
@@ -77,9 +83,11 @@ def catch_loading_errors(name: str) -> Iterator[None]:
 
 
 class LocalBackend(Backend):
-    """A model on this machine, less its weights. Raises ``BackendError``: no such model, or options it does not allow.
+    """A model on this machine, less its weights. Raises ``BackendError``: no such model, or options
+    it does not allow.
 
-    ``hub`` has keywords of transformers' loaders; ``context`` counts tokens of prompt and response together.
+    ``hub`` has keywords of transformers' loaders; ``context`` counts tokens of prompt and response
+    together.
     """
 
     kind: str
@@ -97,8 +105,11 @@ class LocalBackend(Backend):
         from transformers import AutoConfig, AutoTokenizer
 
         if revision is not None and Path(model).expanduser().exists():
-            raise BackendError(f"--revision {revision} is for models on the hub; {model} is a folder")
-        self.name, self.path = model, find_model(model)
+            raise BackendError(
+                f"--revision {revision} is for models on the hub; {model} is a folder"
+            )
+        self.name = model
+        self.path = find_model(model)
         use_cache_without_hub(self.path)
         self.hub = {"revision": revision, "trust_remote_code": trust_remote_code}
         with catch_loading_errors(self.path):
@@ -117,28 +128,44 @@ class LocalBackend(Backend):
         return known | {"dtype": self.dtype, "context": self.context}
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
-        """Return the prompt less what a tokenizer puts before a text. Raises ``BackendError``: no fitting template."""
+        """Return the prompt less what a tokenizer puts before a text. Raises ``BackendError``: no
+        fitting template."""
         if isinstance(prompt, str):
             return prompt
         if not self.tokenizer.chat_template:
-            raise BackendError(f"{self.name} has no chat template; save one with its tokenizer, or use a raw prompt")
+            raise BackendError(
+                f"{self.name} has no chat template; save one with its tokenizer, or use a raw"
+                " prompt"
+            )
         chat = [dict(message) for message in prompt]
         try:
-            return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+            return str(
+                self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise BackendError(join_lines(f"the chat template of {self.name} refuses the chat: {error}")) from None
+            raise BackendError(
+                join_lines(f"the chat template of {self.name} refuses the chat: {error}")
+            ) from None
 
     def ids(self, request: Request) -> list[int]:
-        """Return the prompt as token ids; raw texts begin as the tokenizer begins them. Raises as :meth:`text`."""
+        """Return the prompt as token ids; raw texts begin as the tokenizer begins them. Raises as
+        :meth:`text`."""
         prompt = request.prompt
-        key = prompt if isinstance(prompt, str) else tuple(tuple(sorted(message.items())) for message in prompt)
+        key = (
+            prompt
+            if isinstance(prompt, str)
+            else tuple(tuple(sorted(message.items())) for message in prompt)
+        )
         if key not in self._ids:
             text = self.text(prompt)
-            self._ids[key] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str))["input_ids"]
+            self._ids[key] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str))[
+                "input_ids"
+            ]
         return self._ids[key]
 
     def render_prompt(self, request: Request) -> str:
-        text, first = self.text(request.prompt), self.tokenizer.bos_token
+        text = self.text(request.prompt)
+        first = self.tokenizer.bos_token
         starts = self.ids(request)[:1] == [self.tokenizer.bos_token_id] and first is not None
         return first + text if starts and not text.startswith(first) else text
 
@@ -159,18 +186,24 @@ class LocalBackend(Backend):
         if n_prompt + n_new <= self.context:
             return None
         return (
-            f"{n_prompt} tokens of prompt and {n_new} new ones do not fit into the context of {self.context} tokens of "
-            f"{self.name}; ask for at most {max(0, self.context - n_prompt)} new ones, or shorten the prompt"
+            f"{n_prompt} tokens of prompt and {n_new} new ones do not fit into the context of"
+            f" {self.context} tokens of {self.name}; ask for at most"
+            f" {max(0, self.context - n_prompt)} new ones, or shorten the prompt"
         )
 
 
 def _context(config: Any, name: str, max_model_len: int | None) -> int:
-    """Return the tokens of prompt and response together that a model can hold. Raises ``BackendError``."""
+    """Return the tokens of prompt and response together that a model can hold. Raises
+    ``BackendError``."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(positions, int):
         if max_model_len is None:
-            raise BackendError(f"the config.json of {name} does not tell its context; give --max-model-len")
+            raise BackendError(
+                f"the config.json of {name} does not tell its context; give --max-model-len"
+            )
         return max_model_len
     if max_model_len is not None and max_model_len > positions:
-        raise BackendError(f"--max-model-len {max_model_len} is more than the {positions} positions of {name}")
+        raise BackendError(
+            f"--max-model-len {max_model_len} is more than the {positions} positions of {name}"
+        )
     return max_model_len or positions

@@ -10,7 +10,8 @@ from typing import Any
 
 from prime_ext.utils.files import read_json
 
-# In the folder of an exported PRM; the trainer writes one of this name next to the folders of policy and PRM.
+# In the folder of an exported PRM; the trainer writes one of this name next to the folders of
+# policy and PRM.
 FILE = "prime_ext_prm.json"
 
 
@@ -25,7 +26,8 @@ def make_relative(model: str, folder: Path) -> str:
 
 
 def read_description(model: str) -> dict[str, Any]:
-    """Read :data:`FILE` of a model, with a reference that can be loaded; empty for models without it."""
+    """Read :data:`FILE` of a model, with a reference that can be loaded; empty for models without
+    it."""
     file = Path(model) / FILE
     if not file.is_file():
         return {}
@@ -37,10 +39,11 @@ def read_description(model: str) -> dict[str, Any]:
 
 
 def compute_right_probability(description: Mapping[str, Any], reward_sum: float) -> float | None:
-    """Return the probability of a PRM that a response is right, from the sum of its rewards (beta times log-ratios).
+    """Return the probability of a PRM that a response is right, from the sum of its rewards (beta
+    times log-ratios).
 
-    None where the sums only order responses: with another loss than cross-entropy, or a reference that was a later
-    policy at every step.
+    None where the sums only order responses: with another loss than cross-entropy, or a reference
+    that was a later policy at every step.
     """
     if description.get("loss") != "ce" or description.get("reference_moves"):
         return None
@@ -52,13 +55,23 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("prime-ext", "verl", "torch", "transformers")}
 
 
-def prm_description(run: Mapping[str, Any], bias: Mapping[str, Any] | None, folder: Path) -> dict[str, Any]:
-    """Build :data:`FILE` for a PRM that was trained online, from what the trainer says and the checkpoint's bias.
+def prm_description(
+    run: Mapping[str, Any], bias: Mapping[str, Any] | None, folder: Path
+) -> dict[str, Any]:
+    """Build :data:`FILE` for a PRM that was trained online, from what the trainer says and the
+    checkpoint's bias.
 
-    Local models are named relative to ``folder``, where the description will be, so that both can move together.
+    Local models are named relative to ``folder``, where the description will be, so that both can
+    move together.
     """
-    kept = {name: run.get(name) for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")}
+    kept = {
+        name: run.get(name)
+        for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")
+    }
     # A bias means nothing for a reference that was a later policy at every step.
     b = None if bias is None or kept["reference_moves"] else bias["bias"]
-    names = {"reference": make_relative(run["reference"], folder), "initial_model": make_relative(run["prm"], folder)}
+    names = {
+        "reference": make_relative(run["reference"], folder),
+        "initial_model": make_relative(run["prm"], folder),
+    }
     return kept | {"bias": b} | names | {"versions": versions()}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any server with OpenAI's interface as a backend. OpenAI's client repeats requests and heeds ``Retry-After``."""
+"""Any server with OpenAI's interface as a backend. OpenAI's client repeats requests and heeds
+``Retry-After``."""
 
 import asyncio
 import os
@@ -13,10 +14,18 @@ import anyio
 import openai
 from anyio.from_thread import start_blocking_portal
 
-from prime_ext.generate.backend import Backend, BackendError, Request, Response, build_failure, stream
+from prime_ext.generate.backend import (
+    Backend,
+    BackendError,
+    Request,
+    Response,
+    build_failure,
+    stream,
+)
 from prime_ext.utils.report_page import join_lines
 
-# What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
+# What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two
+# names), or the length.
 _FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
 _LISTING_SECONDS = 60.0
 _CONNECTING_SECONDS = 30.0
@@ -25,10 +34,11 @@ _UNREACHABLE = 8
 
 
 class ServerBackend(Backend):
-    """A model at ``/v1/chat/completions`` and ``/v1/completions``, the only one of the server if it has no name.
+    """A model at ``/v1/chat/completions`` and ``/v1/completions``, the only one of the server if it
+    has no name.
 
-    ``/v1`` may be missing in ``base_url``; ``timeout`` is in seconds, for one attempt. Raises ``BackendError``: not a
-    URL, or the variable of the key is not set.
+    ``/v1`` may be missing in ``base_url``; ``timeout`` is in seconds, for one attempt. Raises
+    ``BackendError``: not a URL, or the variable of the key is not set.
     """
 
     def __init__(
@@ -41,17 +51,23 @@ class ServerBackend(Backend):
         timeout: float = 1800.0,
     ) -> None:
         self.url = api_url(base_url)
-        self.concurrency, self.attempts, self.timeout = concurrency, attempts, timeout
+        self.concurrency = concurrency
+        self.attempts = attempts
+        self.timeout = timeout
         self._wanted = model
         self._key = os.environ.get(api_key_env, "") if api_key_env else ""
         if api_key_env and not self._key:
-            raise BackendError(f"the environment variable {api_key_env} with the server's key is not set")
-        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
+            raise BackendError(
+                f"the environment variable {api_key_env} with the server's key is not set"
+            )
+        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this
+        # is.
         self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key or "none"}
 
     @cached_property
     def _served(self) -> dict[str, Any]:
-        """Return the model's entry in the server's list, or its name without a list. Raises ``BackendError``."""
+        """Return the model's entry in the server's list, or its name without a list. Raises
+        ``BackendError``."""
         url = f"{self.url}/models"
         try:
             with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:
@@ -67,16 +83,24 @@ class ServerBackend(Backend):
                 join_lines(f"{url} cannot be reached, is the server running? {error.__cause__}")
             ) from None
         except (AttributeError, TypeError, ValueError):
-            raise BackendError(f"{url} is not OpenAI's interface: the answer has no list 'data' of models") from None
+            raise BackendError(
+                f"{url} is not OpenAI's interface: the answer has no list 'data' of models"
+            ) from None
         if not self._wanted and len(entries) == 1:
             return next(iter(entries.values()))
         if self._wanted in entries:
             return entries[self._wanted]
-        asked = f"does not serve {self._wanted!r}" if self._wanted else "needs a model's name (--model)"
-        raise BackendError(join_lines(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
+        asked = (
+            f"does not serve {self._wanted!r}" if self._wanted else "needs a model's name (--model)"
+        )
+        raise BackendError(
+            join_lines(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}")
+        )
 
     def description(self) -> dict[str, Any]:
-        told: dict[str, Any] = {name: self._served[name] for name in ("root", "max_model_len") if name in self._served}
+        told: dict[str, Any] = {
+            name: self._served[name] for name in ("root", "max_model_len") if name in self._served
+        }
         return {"backend": "server", "model": str(self._served["id"]), **told}
 
     def check(self, requests: Sequence[Request]) -> None:
@@ -100,7 +124,9 @@ class ServerBackend(Backend):
         """Return one line without the key, which servers repeat in their answer."""
         return join_lines(text.replace(self._key, "***") if self._key else text)
 
-    async def _answer_all(self, requests: Sequence[Request], model: str, put: Callable[[Response], None]) -> None:
+    async def _answer_all(
+        self, requests: Sequence[Request], model: str, put: Callable[[Response], None]
+    ) -> None:
         waiting = iter(requests)
         unreachable = 0
         timeout = openai.Timeout(self.timeout, connect=min(self.timeout, _CONNECTING_SECONDS))
@@ -113,16 +139,23 @@ class ServerBackend(Backend):
                     put(build_failure(request, f"not asked: {self.url} could not be reached"))
                     continue
                 try:
-                    response, unreachable = await self._answer(client, request, model), 0
+                    response = await self._answer(client, request, model)
+                    unreachable = 0
                 except openai.APITimeoutError:
-                    response = build_failure(request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)")
+                    response = build_failure(
+                        request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)"
+                    )
                 except openai.APIConnectionError as error:
                     unreachable += 1
-                    response = build_failure(request, f"no connection: {error.__cause__} ({self.attempts} attempts)")
+                    response = build_failure(
+                        request, f"no connection: {error.__cause__} ({self.attempts} attempts)"
+                    )
                 except openai.APIStatusError as error:
-                    response, unreachable = build_failure(request, status_text(error)), 0
+                    response = build_failure(request, status_text(error))
+                    unreachable = 0
                 except ValueError as error:
-                    response, unreachable = build_failure(request, f"malformed answer: {error}"), 0
+                    response = build_failure(request, f"malformed answer: {error}")
+                    unreachable = 0
                 put(replace(response, detail=self._hide_key(response.detail)))
 
         async with client, anyio.create_task_group() as group:
@@ -130,11 +163,17 @@ class ServerBackend(Backend):
                 group.start_soon(worker)
 
     async def _answer(self, client: openai.AsyncOpenAI, request: Request, model: str) -> Response:
-        create: Any = client.completions.create if isinstance(request.prompt, str) else client.chat.completions.create
+        create: Any = (
+            client.completions.create
+            if isinstance(request.prompt, str)
+            else client.chat.completions.create
+        )
         for _ in range(self.attempts - 1):
             try:
                 return read_completion(await create(**payload(request, model)), request)
-            except ValueError:  # a malformed answer, or a body that is not JSON; the client repeats all else
+            except (
+                ValueError
+            ):  # a malformed answer, or a body that is not JSON; the client repeats all else
                 await asyncio.sleep(1.0)
         return read_completion(await create(**payload(request, model)), request)
 
@@ -144,23 +183,33 @@ def status_text(error: openai.APIStatusError) -> str:
 
 
 def api_url(base_url: str) -> str:
-    """Return the URL of the endpoints, with ``/v1`` if it has no path. Raises ``BackendError``: not an http(s) URL."""
+    """Return the URL of the endpoints, with ``/v1`` if it has no path. Raises ``BackendError``: not
+    an http(s) URL."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BackendError(f"--base-url {base_url} is not a URL; one looks like http://127.0.0.1:8000/v1")
+        raise BackendError(
+            f"--base-url {base_url} is not a URL; one looks like http://127.0.0.1:8000/v1"
+        )
     if parts.username or parts.password:
-        raise BackendError("--base-url holds a user name or password; name the key's variable with --api-key-env")
+        raise BackendError(
+            "--base-url holds a user name or password; name the key's variable with --api-key-env"
+        )
     return f"{base_url.rstrip('/')}/v1" if parts.path in ("", "/") else base_url.rstrip("/")
 
 
 def payload(request: Request, model: str) -> dict[str, Any]:
-    """Return the request as arguments of the client. Seeds are signed there, so the highest bit is dropped."""
+    """Return the request as arguments of the client. Seeds are signed there, so the highest bit is
+    dropped."""
     sampling = request.sampling
     # Not part of OpenAI's interface, so they are only sent where they mean something.
     extensions = {"top_k": sampling.top_k, "min_tokens": sampling.min_new_tokens}
     return {
         "model": model,
-        **({"prompt": request.prompt} if isinstance(request.prompt, str) else {"messages": list(request.prompt)}),
+        **(
+            {"prompt": request.prompt}
+            if isinstance(request.prompt, str)
+            else {"messages": list(request.prompt)}
+        ),
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -173,19 +222,29 @@ def payload(request: Request, model: str) -> dict[str, Any]:
 
 
 def read_completion(completion: Any, request: Request) -> Response:
-    """Read an answer; lengths that a server does not report are 0. Raises ``ValueError``: it is malformed."""
+    """Read an answer; lengths that a server does not report are 0. Raises ``ValueError``: it is
+    malformed."""
     try:
         choice = completion.choices[0]
         text = choice.text if isinstance(request.prompt, str) else choice.message.content
         reason = choice.finish_reason
     except (AttributeError, IndexError, TypeError):
         raise ValueError(f"no choice with a text in {str(completion)!r}") from None
-    # Servers that take reasoning out of the text have none left where it was cut off within the reasoning.
-    if not isinstance(reason, str) or not isinstance(text, str if reason != "length" else str | None):
+    # Servers that take reasoning out of the text have none left where it was cut off within the
+    # reasoning.
+    if not isinstance(reason, str) or not isinstance(
+        text, str if reason != "length" else str | None
+    ):
         raise ValueError(f"no text, or no reason why it ended (finish_reason), in {str(choice)!r}")
-    tokens, prompt_tokens = (getattr(completion.usage, f"{part}_tokens", None) for part in ("completion", "prompt"))
+    tokens, prompt_tokens = (
+        getattr(completion.usage, f"{part}_tokens", None) for part in ("completion", "prompt")
+    )
     if reason not in _FINISHES:
-        return build_failure(request, f"the server ended the response: {reason}", prompt_tokens or 0)
+        return build_failure(
+            request, f"the server ended the response: {reason}", prompt_tokens or 0
+        )
     unknown = tokens is None or prompt_tokens is None
     detail = "the server does not tell lengths (usage)" if unknown else ""
-    return Response(request.key, text or "", tokens or 0, prompt_tokens or 0, _FINISHES[reason], detail)
+    return Response(
+        request.key, text or "", tokens or 0, prompt_tokens or 0, _FINISHES[reason], detail
+    )

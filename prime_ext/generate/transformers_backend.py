@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers as a backend, on the CPU or a GPU: all requests in the batch of :mod:`prime_ext.generate.generation`."""
+"""transformers as a backend, on the CPU or a GPU: all requests in the batch of
+:mod:`prime_ext.generate.generation`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,8 @@ from prime_ext.generate.backend import BackendError, Request, Response
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens
 from prime_ext.generate.local_model import LocalBackend, catch_loading_errors
 
-# Parameters below which a pass on the CPU costs much the same for one row and for hundreds, and the rows of a batch.
+# Parameters below which a pass on the CPU costs much the same for one row and for hundreds, and the
+# rows of a batch.
 _SMALL = 10_000_000
 _BATCH = 64
 _BATCH_OF_SMALL = 512
@@ -24,11 +26,20 @@ class TransformersBackend(LocalBackend):
 
     kind = "transformers"
 
-    def __init__(self, model: str, *, device: str | None = None, batch_size: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        device: str | None = None,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> None:
         with catch_loading_errors(f"--device {device}"):
             place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-            raise BackendError(f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices")
+            raise BackendError(
+                f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices"
+            )
         super().__init__(model, on_cpu=place.type == "cpu", **options)
         with catch_loading_errors(self.path):
             dtype = getattr(torch, self.dtype)
@@ -36,7 +47,8 @@ class TransformersBackend(LocalBackend):
             self.model = loaded.eval().requires_grad_(False).to(place)
         small = place.type == "cpu" and loaded.num_parameters() < _SMALL
         if small and "OMP_NUM_THREADS" not in os.environ:
-            # Threads wait for each other longer than they compute, five times as long where the cores have other work.
+            # Threads wait for each other longer than they compute, five times as long where the
+            # cores have other work.
             torch.set_num_threads(1)
         self.batch_size = batch_size or (_BATCH_OF_SMALL if small else _BATCH)
         pad = self.tokenizer.pad_token_id
@@ -46,7 +58,9 @@ class TransformersBackend(LocalBackend):
                 self.model,
                 eos_token_ids=self.eos,
                 pad_token_id=pad if pad is not None else min(self.eos, default=0),
-                n_tokens=min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0]),
+                n_tokens=min(
+                    len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0]
+                ),
                 max_batch_size=self.batch_size,
             )
 
@@ -62,15 +76,17 @@ class TransformersBackend(LocalBackend):
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         # The longest first: too large a batch shows at once, and the last ones are done quickly.
         ordered = sorted(requests, key=lambda request: len(self.ids(request)), reverse=True)
-        asked = {self.generator.submit(self._build_request(request)): request for request in ordered}
+        asked = {
+            self.generator.submit(self._build_request(request)): request for request in ordered
+        }
         try:
             while self.generator.has_work:
                 for ticket, output in self.generator.step().items():
                     yield self._response(asked.pop(ticket), output.token_ids)
         except torch.OutOfMemoryError:
             raise BackendError(
-                f"the memory of {self.model.device} does not hold {self.batch_size} responses at a time; use a smaller "
-                "--batch-size"
+                f"the memory of {self.model.device} does not hold {self.batch_size} responses at a"
+                " time; use a smaller --batch-size"
             ) from None
         finally:
             # A caller that stops early leaves nothing to the next call.
@@ -80,15 +96,19 @@ class TransformersBackend(LocalBackend):
         self.model.to("meta")
 
     def _decode(self, ids: Sequence[int]) -> str:
-        """Decode without special tokens and, as vLLM, without a character that the end cut in half."""
+        """Decode without special tokens and, as vLLM, without a character that the end cut in
+        half."""
         if ids and ids[-1] in self.eos:
             ids = ids[:-1]
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         return str(text).rstrip("\ufffd")
 
     def _stops(self, stop: Sequence[str], ids: Sequence[int]) -> bool:
         """Return whether a response contains a stop text that its last token completes."""
-        # A token adds at least one byte, so these hold every stop text that ends with the last token.
+        # A token adds at least one byte, so these hold every stop text that ends with the last
+        # token.
         tail = self._decode(ids[-max(len(text.encode()) for text in stop) - 8 :])
         return any(text in tail for text in stop)
 
@@ -96,7 +116,9 @@ class TransformersBackend(LocalBackend):
         text = self._decode(ids)
         ends = [place for stop in request.sampling.stop if (place := text.find(stop)) >= 0]
         finish = "stop" if ends or (ids and ids[-1] in self.eos) else "length"
-        return Response(request.key, text[: min(ends, default=None)], len(ids), len(self.ids(request)), finish)
+        return Response(
+            request.key, text[: min(ends, default=None)], len(ids), len(self.ids(request)), finish
+        )
 
     def _build_request(self, request: Request) -> GenerationRequest:
         sampling = request.sampling

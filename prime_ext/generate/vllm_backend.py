@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM on this machine as a backend: tensor parallel in a copy of the model, vLLM's data parallelism over copies."""
+"""vLLM on this machine as a backend: tensor parallel in a copy of the model, vLLM's data
+parallelism over copies."""
 
 import importlib.util
 import os
@@ -11,12 +12,20 @@ from typing import Any
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from prime_ext.generate.backend import BackendError, Request, Response, Sampling, build_failure, stream
+from prime_ext.generate.backend import (
+    BackendError,
+    Request,
+    Response,
+    Sampling,
+    build_failure,
+    stream,
+)
 from prime_ext.generate.local_model import LocalBackend, catch_loading_errors
 
 
 class VLLMBackend(LocalBackend):
-    """A model in vLLM, whose processes start with the first responses. Raises ``BackendError``: it cannot run here."""
+    """A model in vLLM, whose processes start with the first responses. Raises ``BackendError``: it
+    cannot run here."""
 
     kind = "vllm"
 
@@ -32,11 +41,13 @@ class VLLMBackend(LocalBackend):
     ) -> None:
         if importlib.util.find_spec("vllm") is None:
             raise BackendError(
-                "vLLM is not installed: pip install 'prime-ext[gpu]', or use --backend transformers or --backend server"
+                "vLLM is not installed: pip install 'prime-ext[gpu]', or use --backend transformers"
+                " or --backend server"
             )
         import torch
 
-        on_cpu, n_devices = not torch.cuda.is_available(), torch.cuda.device_count()
+        on_cpu = not torch.cuda.is_available()
+        n_devices = torch.cuda.device_count()
         needed = tensor_parallel * (1 if on_cpu else data_parallel)
         if needed > max(1, n_devices):
             asked = f"--tensor-parallel {tensor_parallel} with --data-parallel {data_parallel}"
@@ -75,15 +86,19 @@ class VLLMBackend(LocalBackend):
     def _start(self) -> BlockingPortal:
         """Return the event loop of the engine; the first call starts both."""
         if self._portal is None:
-            # vLLM's processes import the main program again; a fork would copy the threads of this one.
+            # vLLM's processes import the main program again; a fork would copy the threads of this
+            # one.
             os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
             with catch_loading_errors(self.path), ExitStack() as opened:
                 portal = opened.enter_context(start_blocking_portal())
                 self._engine = portal.call(_engine, self.arguments)
-                self._portal, self._exit = portal, opened.pop_all()
+                self._portal = portal
+                self._exit = opened.pop_all()
         return self._portal
 
-    async def _answer_all(self, requests: Sequence[Request], put: Callable[[Response], None]) -> None:
+    async def _answer_all(
+        self, requests: Sequence[Request], put: Callable[[Response], None]
+    ) -> None:
         async with anyio.create_task_group() as group:
             for request in requests:
                 group.start_soon(self._answer, request, put)
@@ -103,11 +118,24 @@ class VLLMBackend(LocalBackend):
         try:
             async for output in outputs:
                 completion = output.outputs[0]
-        except Exception as error:  # one request's, or of an engine that is gone, which all others will report, too
+        # one request's, or of an engine that is gone, which all others will report, too
+        except Exception as error:
             return put(build_failure(request, f"vLLM: {type(error).__name__}: {error}", len(ids)))
         if completion.finish_reason not in ("stop", "length"):
-            return put(build_failure(request, f"vLLM ended the response: {completion.finish_reason}", len(ids)))
-        put(Response(request.key, completion.text, len(completion.token_ids), len(ids), completion.finish_reason))
+            return put(
+                build_failure(
+                    request, f"vLLM ended the response: {completion.finish_reason}", len(ids)
+                )
+            )
+        put(
+            Response(
+                request.key,
+                completion.text,
+                len(completion.token_ids),
+                len(ids),
+                completion.finish_reason,
+            )
+        )
 
 
 async def _engine(arguments: dict[str, Any]) -> Any:
@@ -116,12 +144,16 @@ async def _engine(arguments: dict[str, Any]) -> Any:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    # With the limits that vLLM has for requests that are all there: 16,384 tokens and 1,024 rows on an H100.
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+    # With the limits that vLLM has for requests that are all there: 16,384 tokens and 1,024 rows on
+    # an H100.
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS
+    )
 
 
 def build_sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Return arguments of vLLM's ``SamplingParams``. Seeds are signed there, so the highest bit is dropped."""
+    """Return arguments of vLLM's ``SamplingParams``. Seeds are signed there, so the highest bit is
+    dropped."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.offline_prm``: train an implicit PRM from labeled responses, with or without torchrun.
+"""``python -m prime_ext.offline_prm``: train an implicit PRM from labeled responses, with or
+without torchrun.
 
-    torchrun --standalone --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL data.train_files=DATA.parquet
+    torchrun --standalone \\
+        --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL data.train_files=DATA.parquet
 
-Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks configuration and data,
-and stops before a model is loaded. Exits with 2 and one line when something cannot work, and with 130 when
-interrupted; the same command continues from the last checkpoint.
+Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks
+configuration and data, and stops before a model is loaded. Exits with 2 and one line when something
+cannot work, and with 130 when interrupted; the same command continues from the last checkpoint.
 """
 
 import json
@@ -17,7 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.labeled_responses import PromptGroup, count_examples, prompt_key, read_data
+from prime_ext.offline_prm.labeled_responses import (
+    PromptGroup,
+    count_examples,
+    prompt_key,
+    read_data,
+)
 from prime_ext.offline_prm.offline_settings import OfflineSettings
 from prime_ext.preflight.prm_checks import check_output_layer, check_weights
 from prime_ext.run.metrics_file import MetricsFile
@@ -40,7 +47,8 @@ if TYPE_CHECKING:
 
 
 def choose_device(overrides: list[str]) -> str:
-    """Return ``cpu`` or the accelerator, from ``trainer.device`` or, for ``auto``, from what torch sees."""
+    """Return ``cpu`` or the accelerator, from ``trainer.device`` or, for ``auto``, from what torch
+    sees."""
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("trainer.device=")]
     if chosen and chosen[-1] != "auto":
         return chosen[-1]
@@ -52,8 +60,10 @@ def choose_device(overrides: list[str]) -> str:
 
 
 def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
-    """Compose and check the configuration. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises ``SettingsError``."""
-    # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when it is imported.
+    """Compose and check the configuration. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises
+    ``SettingsError``."""
+    # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when
+    # it is imported.
     device = choose_device(overrides)
     if device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"
@@ -67,7 +77,8 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     check_folder("prm.reference_path", settings.prm.reference_path)
     if config.model.lora_rank:
         raise SettingsError(
-            f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it to 0"
+            f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it"
+            " to 0"
         )
     weights = check_weights("engine", config.engine)
     refuse([*weights, *check_output_layer("model", config.model, config.engine.strategy)][:1])
@@ -76,30 +87,44 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
 
 def load(settings: OfflineSettings) -> tuple[list[PromptGroup], list[PromptGroup]]:
     """Return training and validation data, checked. Raises ``SourceError``."""
-    prm, data = settings.prm, settings.data
+    prm = settings.prm
+    data = settings.data
     train = read_data(data.train_files, prm)
     validation = read_data(data.val_files, prm)
     if data.val_fraction:
         # By hash, so that a prompt keeps its side when other rows come or go.
-        splits = [pick_split(prompt_key(group.prompt), data.val_fraction, 0.0, data.split_seed) for group in train]
-        validation = [group for group, split in zip(train, splits, strict=True) if split == "validation"]
+        splits = [
+            pick_split(prompt_key(group.prompt), data.val_fraction, 0.0, data.split_seed)
+            for group in train
+        ]
+        validation = [
+            group for group, split in zip(train, splits, strict=True) if split == "validation"
+        ]
         train = [group for group, split in zip(train, splits, strict=True) if split == "train"]
     if prm.loss == "dpo":
         train = [group for group in train if group.is_mixed]
         if not train:
             raise SourceError(
-                f"{', '.join(data.train_files)}: no prompt has both a correct and a wrong response, which "
-                "prm.loss=dpo needs; ce, nca and kto do not"
+                f"{', '.join(data.train_files)}: no prompt has both a correct and a wrong response,"
+                " which prm.loss=dpo needs; ce, nca and kto do not"
             )
     if not train:
-        raise SourceError(f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction")
+        raise SourceError(
+            f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction"
+        )
     return train, validation
 
 
 def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
-    labels = [example.label for group in train for example in group.examples if example.label is not None]
+    labels = [
+        example.label for group in train for example in group.examples if example.label is not None
+    ]
     mixed = sum(group.is_mixed for group in train)
-    what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both" if labels else "labelled steps"
+    what = (
+        f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both"
+        if labels
+        else "labelled steps"
+    )
     return (
         f"{len(train)} prompts with {count_examples(train)} responses to train on ({what}), "
         f"{len(validation)} with {count_examples(validation)} held out"
@@ -120,19 +145,30 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     main_rank = is_first_rank()
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
-    folder, run = Path(settings.trainer.output_dir), settings.trainer
+    folder = Path(settings.trainer.output_dir)
+    run = settings.trainer
     checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings))
     # Before a model is loaded.
     step = checkpoint_step(checkpoints.find_latest())
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
-    for name, read, used in (("train", data, trainer.data), ("validation", validation, trainer.validation)):
+    for name, read, used in (
+        ("train", data, trainer.data),
+        ("validation", validation, trainer.validation),
+    ):
         if len(used) < len(read):
-            say(f"{name}: {len(read) - len(used)} prompts leave no room in data.max_length={settings.data.max_length}")
+            say(
+                f"{name}: {len(read) - len(used)} prompts leave no room in"
+                f" data.max_length={settings.data.max_length}"
+            )
     loggers: list[Any] = [MetricsFile(folder / METRICS_FILE, step)] if main_rank else []
     if main_rank and run.logger:
-        loggers.append(Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config)))
+        loggers.append(
+            Tracking(
+                run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config)
+            )
+        )
     steps = trainer.fit(checkpoints, loggers)
     weights = trainer.weights()
     if main_rank:
@@ -143,7 +179,9 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         description = {
             "loss": settings.prm.loss,
             "beta": settings.prm.beta,
-            "reference": make_relative(model_name(values["prm"].pop("reference_path")), folder / "hf"),
+            "reference": make_relative(
+                model_name(values["prm"].pop("reference_path")), folder / "hf"
+            ),
             "initial_model": make_relative(model_name(config.model.path), folder / "hf"),
             "append_eos": settings.data.append_eos,
             "step_prefix": settings.prm.steps.prefix,
@@ -170,7 +208,8 @@ def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]
     """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
-    data, trainer = asdict(settings.data), asdict(settings.trainer)
+    data = asdict(settings.data)
+    trainer = asdict(settings.trainer)
     del data["val_files"]
     return {
         "model": str(config.model.path),

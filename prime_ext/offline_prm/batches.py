@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a mini-batch from labeled responses, the same on every rank for any number of ranks."""
+"""Tensors of a mini-batch from labeled responses, the same on every rank for any number of
+ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from prime_ext.utils.text_tokens import TextEncoder, TextError
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One response as tokens, at least one; the index of the last one and the label of each step that has a label."""
+    """One response as tokens, at least one; the index of the last one and the label of each step
+    that has a label."""
 
     prompt: torch.Tensor
     response: torch.Tensor
@@ -38,12 +40,16 @@ def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length
 
 
 def epoch_batches(n_groups: int, prompts_per_step: int, seed: int, epoch: int) -> list[list[int]]:
-    """Return the prompts of each optimizer step of an epoch: a permutation, cut into parts of almost equal size.
+    """Return the prompts of each optimizer step of an epoch: a permutation, cut into parts of
+    almost equal size.
 
-    No part is smaller than ``prompts_per_step`` if there are as many, so that no handful of rows counts as a full step.
+    No part is smaller than ``prompts_per_step`` if there are as many, so that no handful of rows
+    counts as a full step.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_groups)
-    return [part.tolist() for part in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))]
+    return [
+        part.tolist() for part in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))
+    ]
 
 
 def steps_per_epoch(n_groups: int, prompts_per_step: int) -> int:
@@ -64,8 +70,9 @@ def build_batch(
 ) -> tuple[TensorDict, list[int]]:
     """Pad rows, the same on every rank, to equal shares of the ranks, balanced by length.
 
-    ``fields`` are more values of each row, a scalar or one per response token. Return this rank's share in the form of
-    verl's engines, with the options of its worker, and the number of each row, at least ``len(sequences)`` for padding.
+    ``fields`` are more values of each row, a scalar or one per response token. Return this rank's
+    share in the form of verl's engines, with the options of its worker, and the number of each row,
+    at least ``len(sequences)`` for padding.
     """
     n_rows = len(sequences)
     size = -(-n_rows // data_parallel_size) * data_parallel_size
@@ -73,8 +80,12 @@ def build_batch(
     # Padding is the first token of a prompt and one of a response, which the mask leaves out.
     padding = TokenRow(first.prompt[:1], first.response[:1])
     everything = [*sequences, *[padding] * (size - n_rows)]
-    workload = calculate_workload(torch.tensor([len(sequence) for sequence in everything], dtype=torch.int64))
-    shares = get_seqlen_balanced_partitions(workload, k_partitions=data_parallel_size, equal_size=True)
+    workload = calculate_workload(
+        torch.tensor([len(sequence) for sequence in everything], dtype=torch.int64)
+    )
+    shares = get_seqlen_balanced_partitions(
+        workload, k_partitions=data_parallel_size, equal_size=True
+    )
     rows = sorted(shares[data_parallel_rank])
     picked = [everything[row] for row in rows]
     masks = [torch.full_like(everything[row].response, int(row < n_rows)) for row in rows]
@@ -92,12 +103,17 @@ def build_batch(
         blank = torch.zeros(1) if values[0].dim() else torch.zeros(())
         column = [values[row] if row < n_rows else blank.to(values[0].dtype) for row in rows]
         tensors[name] = build_jagged(column) if column[0].dim() else torch.stack(column)
-    data = tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options})
+    data = tu.get_tensordict(
+        tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}
+    )
     return data, rows
 
 
-def encode_prompts(groups: Sequence[PromptGroup], encoder: TextEncoder, max_length: int) -> list[PromptGroup]:
-    """Tokenize prompts and drop those that leave no room for a response. Raises ``SourceError`` if none is left."""
+def encode_prompts(
+    groups: Sequence[PromptGroup], encoder: TextEncoder, max_length: int
+) -> list[PromptGroup]:
+    """Tokenize prompts and drop those that leave no room for a response. Raises ``SourceError`` if
+    none is left."""
     for group in groups:
         try:
             group.prompt_ids = encoder.prompt(group.prompt)
@@ -105,5 +121,7 @@ def encode_prompts(groups: Sequence[PromptGroup], encoder: TextEncoder, max_leng
             raise SourceError(f"{group.examples[0].where}: {error}") from error
     usable = [group for group in groups if len(group.prompt_ids) < max_length]
     if groups and not usable:
-        raise SourceError(f"no prompt leaves room for a response within data.max_length={max_length}")
+        raise SourceError(
+            f"no prompt leaves room for a response within data.max_length={max_length}"
+        )
     return usable

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled responses from parquet and JSON Lines files, checked row by row before any model is loaded."""
+"""Labelled responses from parquet and JSON Lines files, checked row by row before any model is
+loaded."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,8 @@ from prime_ext.utils.text_tokens import Prompt, join_steps, wrap_prompt
 
 @dataclass(frozen=True)
 class Example:
-    """One response with its outcome in [0, 1], or with the position after each step and its label, None for none.
+    """One response with its outcome in [0, 1], or with the position after each step and its label,
+    None for none.
 
     ``where`` is file and row, for messages.
     """
@@ -47,7 +49,8 @@ def count_examples(groups: Sequence[PromptGroup]) -> int:
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """Return what rows with the same prompt share: a string equals the one message of a user with this text."""
+    """Return what rows with the same prompt share: a string equals the one message of a user with
+    this text."""
     return json.dumps(wrap_prompt(prompt), sort_keys=True, ensure_ascii=False)
 
 
@@ -58,9 +61,14 @@ def _prompt(row: Mapping[str, Any]) -> Prompt:
     if isinstance(prompt, str) and prompt.strip():
         return prompt
     messages = isinstance(prompt, list) and prompt
-    if messages and all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in messages):
+    if messages and all(
+        isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in messages
+    ):
         return prompt
-    raise BadRow(f"prompt must be a text or a list of messages with role and content, got {str(prompt)[:60]!r}")
+    raise BadRow(
+        "prompt must be a text or a list of messages with role and content, got"
+        f" {str(prompt)[:60]!r}"
+    )
 
 
 def _label(value: Any, name: str) -> float:
@@ -70,28 +78,40 @@ def _label(value: Any, name: str) -> float:
 
 
 def _read_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read the published form of ImplicitPRM and EurusPRM: a conversation in ``response``, and its ``label``."""
+    """Read the published form of ImplicitPRM and EurusPRM: a conversation in ``response``, and its
+    ``label``."""
     messages = row["response"]
     last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
     if not isinstance(last, dict) or last.get("role") != "assistant":
-        raise BadRow(f"response must be messages that end with the assistant's, got {str(messages)[:60]!r}")
-    return {"prompt": messages[:-1], "completions": [last.get("content")], "correctness": [row.get("label")]}
+        raise BadRow(
+            f"response must be messages that end with the assistant's, got {str(messages)[:60]!r}"
+        )
+    return {
+        "prompt": messages[:-1],
+        "completions": [last.get("content")],
+        "correctness": [row.get("label")],
+    }
 
 
 def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
-    texts, labels = read_list(row, "completions"), read_list(row, "correctness")
+    texts = read_list(row, "completions")
+    labels = read_list(row, "correctness")
     if len(texts) != len(labels):
         raise BadRow(f"{len(texts)} completions and {len(labels)} values of correctness")
     for number, (said, given) in enumerate(zip(texts, labels, strict=True), start=1):
         label = _label(given, f"correctness {number}")
         if prm.loss in LOSSES_OF_HARD_LABELS and label not in (0, 1):
-            raise BadRow(f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}")
+            raise BadRow(
+                f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}"
+            )
         yield Example(text(said, f"completion {number}"), label, where)
 
 
 def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
-    """Read a response in steps, with a label for each; a prefix with an error stays wrong: 0 follows the first 0."""
-    column, values = read_list(row, "completions"), read_list(row, "labels")
+    """Read a response in steps, with a label for each; a prefix with an error stays wrong: 0
+    follows the first 0."""
+    column = read_list(row, "completions")
+    values = read_list(row, "labels")
     steps = [text(step, f"step {number}") for number, step in enumerate(column, start=1)]
     if len(values) != len(steps):
         raise BadRow(f"{len(steps)} steps and {len(values)} labels")
@@ -109,7 +129,8 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
 
 
 def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[PromptGroup]:
-    """Read and check all rows: prompts with labeled responses, or labeled steps. Raises ``SourceError``."""
+    """Read and check all rows: prompts with labeled responses, or labeled steps. Raises
+    ``SourceError``."""
     groups: dict[str, PromptGroup] = {}
     for path in map(Path, paths):
         where = ""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of offline PRM training, explained in config/offline_prm_common.yaml, checked before torch is imported."""
+"""Settings of offline PRM training, explained in config/offline_prm_common.yaml, checked before
+torch is imported."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -74,7 +75,8 @@ class RunSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class OfflineSettings:
-    """The configuration ``offline_prm``, less ``model``, ``engine``, ``optim`` and ``checkpoint``, which are verl's."""
+    """The configuration ``offline_prm``, less ``model``, ``engine``, ``optim`` and ``checkpoint``,
+    which are verl's."""
 
     data: OfflineDataSettings
     prm: LossSettings
@@ -83,12 +85,18 @@ class OfflineSettings:
 
     def problems(self) -> Iterable[str]:
         """Yield what cannot work, a line each."""
-        data, longest = self.data, self.batching.max_token_len_per_gpu
+        data = self.data
+        longest = self.batching.max_token_len_per_gpu
         if not data.train_files:
-            yield "data.train_files is missing; give a parquet or JSON Lines file, or a list of them"
+            yield (
+                "data.train_files is missing; give a parquet or JSON Lines file, or a list of them"
+            )
         if data.val_files and data.val_fraction:
             yield f"data.val_fraction={data.val_fraction} must be 0 when data.val_files is given"
         if data.val_fraction == 1:
             yield "data.val_fraction=1 leaves nothing to train on"
         if longest < data.max_length:
-            yield f"batching.max_token_len_per_gpu={longest} must be at least data.max_length={data.max_length}"
+            yield (
+                f"batching.max_token_len_per_gpu={longest} must be at least"
+                f" data.max_length={data.max_length}"
+            )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offline training of an implicit PRM on verl's engines, one process per rank (torchrun), without Ray."""
+"""Offline training of an implicit PRM on verl's engines, one process per rank (torchrun), without
+Ray."""
 
 import os
 import time
@@ -18,7 +19,14 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.engines import name_all_ranks
-from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, encode_prompts, epoch_batches, steps_per_epoch
+from prime_ext.offline_prm.batches import (
+    TokenRow,
+    build_batch,
+    encode,
+    encode_prompts,
+    epoch_batches,
+    steps_per_epoch,
+)
 from prime_ext.offline_prm.labeled_responses import PromptGroup
 from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
 from prime_ext.offline_prm.offline_settings import OfflineSettings
@@ -29,7 +37,12 @@ from prime_ext.utils.text_tokens import TextEncoder
 from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
 _SHOWN = ("train/loss", "train/pair_accuracy", "val/pair_accuracy")
-_SCORE_OPTIONS = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+_SCORE_OPTIONS = {
+    OUTPUT_FIELD: "out",
+    "calculate_entropy": False,
+    "compute_loss": False,
+    "temperature": 1.0,
+}
 _UPDATE_OPTIONS = {
     "epochs": 1,
     "seed": 0,
@@ -40,14 +53,23 @@ _UPDATE_OPTIONS = {
 
 
 class OfflineTrainer:
-    """Train on labeled responses. Every rank holds the same data and computes its share of each mini-batch."""
+    """Train on labeled responses. Every rank holds the same data and computes its share of each
+    mini-batch."""
 
-    def __init__(self, config: DictConfig, settings: OfflineSettings, train: list[PromptGroup], val: list[PromptGroup]):
+    def __init__(
+        self,
+        config: DictConfig,
+        settings: OfflineSettings,
+        train: list[PromptGroup],
+        val: list[PromptGroup],
+    ):
         self.config = config
         self.settings = settings
         prm = settings.prm
         self.loss = (StepLoss if prm.by_step else PRMLoss)(prm.loss, prm.beta)
-        self.encoder = TextEncoder(omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos)
+        self.encoder = TextEncoder(
+            omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos
+        )
         self.data = encode_prompts(train, self.encoder, settings.data.max_length)
         self.validation = encode_prompts(val, self.encoder, settings.data.max_length)
         self.per_epoch = steps_per_epoch(len(self.data), settings.data.prompts_per_step)
@@ -57,7 +79,8 @@ class OfflineTrainer:
         self.worker = self._worker(config.model.path, forward_only=False)
         self.worker.set_loss_fn(self.loss)
         engine = self.worker.engine
-        self.dp_rank, self.dp_size = engine.get_data_parallel_rank(), engine.get_data_parallel_size()
+        self.dp_rank = engine.get_data_parallel_rank()
+        self.dp_size = engine.get_data_parallel_size()
         self._val_reference: list[torch.Tensor] | None = None
         self.final_metrics: dict[str, float] = {}
 
@@ -87,7 +110,8 @@ class OfflineTrainer:
         return worker
 
     def fit(self, checkpoints: Checkpoints, loggers: Sequence[Any] = ()) -> int:
-        """Train from the latest checkpoint, if any, and return the steps; the first rank has ``loggers``."""
+        """Train from the latest checkpoint, if any, and return the steps; the first rank has
+        ``loggers``."""
         latest = checkpoints.find_latest()
         step = checkpoint_step(latest)
         if latest:
@@ -97,9 +121,15 @@ class OfflineTrainer:
         if step == 0 and self.final_metrics:
             for logger in loggers:
                 logger.log(data=self.final_metrics, step=0)
-        run, data = self.settings.trainer, self.settings.data
+        run = self.settings.trainer
+        data = self.settings.data
         batches: list[list[int]] = []
-        options = {"total": self.total_steps, "initial": step, "desc": "implicit PRM", "disable": not loggers}
+        options = {
+            "total": self.total_steps,
+            "initial": step,
+            "desc": "implicit PRM",
+            "disable": not loggers,
+        }
         progress = tqdm(range(step + 1, self.total_steps + 1), **options)
         for step in progress:
             epoch, place = divmod(step - 1, self.per_epoch)
@@ -112,14 +142,18 @@ class OfflineTrainer:
                 metrics.update(self.final_metrics)
             for logger in loggers:
                 logger.log(data={**metrics, "train/epoch": step / self.per_epoch}, step=step)
-            progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
+            progress.set_postfix(
+                {k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics}
+            )
             if last or (run.save_freq and step % run.save_freq == 0):
                 self._save(checkpoints, step)
         return self.total_steps
 
     def _save(self, checkpoints: Checkpoints, step: int) -> None:
-        """Write a checkpoint, then declare it complete, then delete older ones; the data follow from the step."""
-        folder, first = checkpoints.root / f"global_step_{step}", dist.get_rank() == 0
+        """Write a checkpoint, then declare it complete, then delete older ones; the data follow
+        from the step."""
+        folder = checkpoints.root / f"global_step_{step}"
+        first = dist.get_rank() == 0
         if first:
             mark_incomplete(folder)
         dist.barrier()
@@ -139,7 +173,8 @@ class OfflineTrainer:
         else:
             kept, fields = self._response_fields(sequences, label_B, group_B)
         if not kept:
-            # For example prompts of one class under weights that compare classes: nothing to learn from.
+            # For example prompts of one class under weights that compare classes: nothing to learn
+            # from.
             return {"train/responses": 0.0, "train/seconds": time.perf_counter() - started}
         sequences = [sequences[row] for row in kept]
         fields[REFERENCE_LOG_PROBS] = self.score(self.reference, sequences)
@@ -156,7 +191,11 @@ class OfflineTrainer:
         # Those of the first rank.
         box: list[Any] = [None if output is None else tu.get(output, "metrics")]
         dist.broadcast_object_list(box, src=0)
-        metrics = {f"train/{name}": _get_last(box[0][name]) for name in ("loss", "grad_norm") if name in box[0]}
+        metrics = {
+            f"train/{name}": _get_last(box[0][name])
+            for name in ("loss", "grad_norm")
+            if name in box[0]
+        }
         metrics["train/lr"] = learning_rate
         metrics["train/responses"] = len(sequences)
         metrics["train/tokens"] = sum(map(len, sequences))
@@ -179,11 +218,20 @@ class OfflineTrainer:
         ratios = _log_ratios(log_probs, self._val_reference)
         return validation_metrics(self.settings.prm, sequences, ratios, label_B, group_B)
 
-    def _encode(self, groups: Sequence[PromptGroup]) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
-        """Tokenize all responses, and return their labels, float32, and the numbers of their prompts, ``(B,)``."""
-        rows = [(number, group, example) for number, group in enumerate(groups) for example in group.examples]
+    def _encode(
+        self, groups: Sequence[PromptGroup]
+    ) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
+        """Tokenize all responses, and return their labels, float32, and the numbers of their
+        prompts, ``(B,)``."""
+        rows = [
+            (number, group, example)
+            for number, group in enumerate(groups)
+            for example in group.examples
+        ]
         limit = self.settings.data.max_length
-        sequences = [encode(self.encoder, group.prompt_ids, example, limit) for _, group, example in rows]
+        sequences = [
+            encode(self.encoder, group.prompt_ids, example, limit) for _, group, example in rows
+        ]
         labels = [float(example.label or 0.0) for _, _, example in rows]
         return sequences, torch.tensor(labels), torch.tensor([number for number, _, _ in rows])
 
@@ -192,9 +240,12 @@ class OfflineTrainer:
     ) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
         """Return the rows that count, and what the loss needs of them."""
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
-        loss, score_B = PRM_LOSSES[self.settings.prm.loss], None
+        loss = PRM_LOSSES[self.settings.prm.loss]
+        score_B = None
         if loss.needs_scores:
-            score_B = _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
+            score_B = _ratio_sums(
+                self.score(self.worker, sequences), self.score(self.reference, sequences)
+            )
         rows = loss.prepare(label_B, group_B, valid_B, score_B)
         kept = rows.weight_B.nonzero()[:, 0]
         rows = rows[kept]
@@ -208,7 +259,9 @@ class OfflineTrainer:
         own = {} if output is None else dict(zip(rows, output["out"].unbind(), strict=True))
         return _gather(own, len(sequences))
 
-    def _score_in_parts(self, worker: ImplicitPRMWorker, sequences: Sequence[TokenRow]) -> list[torch.Tensor]:
+    def _score_in_parts(
+        self, worker: ImplicitPRMWorker, sequences: Sequence[TokenRow]
+    ) -> list[torch.Tensor]:
         size = 8 * self.settings.data.prompts_per_step
         parts = (sequences[start : start + size] for start in range(0, len(sequences), size))
         return [scores for part in parts for scores in self.score(worker, part)]
@@ -225,31 +278,42 @@ class OfflineTrainer:
 
 
 def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
-    """Return the rows with a labeled step, and labels and weights of the steps at their last tokens."""
-    labeled = {row: sequence.labeled_ends for row, sequence in enumerate(sequences) if sequence.labeled_ends}
+    """Return the rows with a labeled step, and labels and weights of the steps at their last
+    tokens."""
+    labeled = {
+        row: sequence.labeled_ends
+        for row, sequence in enumerate(sequences)
+        if sequence.labeled_ends
+    }
     total = sum(map(len, labeled.values()))
     fields: dict[str, list[torch.Tensor]] = {STEP_LABEL: [], STEP_WEIGHT: []}
     for row, ends in labeled.items():
         label_T, weight_T = torch.zeros(2, len(sequences[row].response))
         for end, label in ends:
-            label_T[end], weight_T[end] = label, 1.0 / total
+            label_T[end] = label
+            weight_T[end] = 1.0 / total
         fields[STEP_LABEL].append(label_T)
         fields[STEP_WEIGHT].append(weight_T)
     return list(labeled), fields
 
 
 def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
-    """Return the values of the first ``count`` rows, which the ranks have between them; nothing if they have none."""
+    """Return the values of the first ``count`` rows, which the ranks have between them; nothing if
+    they have none."""
     parts: list[Any] = [None] * dist.get_world_size()
     # Copies: a part of a tensor would take all of it along.
-    dist.all_gather_object(parts, {row: values.clone() for row, values in of_row.items() if row < count})
+    dist.all_gather_object(
+        parts, {row: values.clone() for row, values in of_row.items() if row < count}
+    )
     everything = {row: values for part in parts for row, values in part.items()}
     return [everything[row] for row in sorted(everything)]
 
 
 def _log_ratios(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Compute the log-ratio of every token, row by row."""
-    return [log_ratio(own, other, torch.ones_like(own)) for own, other in zip(new, old, strict=True)]
+    return [
+        log_ratio(own, other, torch.ones_like(own)) for own, other in zip(new, old, strict=True)
+    ]
 
 
 def _ratio_sums(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> torch.Tensor:

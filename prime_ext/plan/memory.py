@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of a model from its config.json, an engine as verl's sections describe it, and its memory on one device.
+"""Sizes of a model from its config.json, an engine as verl's sections describe it, and its memory
+on one device.
 
-Weights, gradients and optimizer states are exact. What a pass needs (gathered weights, activations, logits) is an
-estimate from the sizes of the model; ``docs/how_to/cost.md`` says how far it is from measured runs.
+Weights, gradients and optimizer states are exact. What a pass needs (gathered weights, activations,
+logits) is an estimate from the sizes of the model; ``docs/how_to/cost.md`` says how far it is from
+measured runs.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +15,9 @@ from typing import Any
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import CHUNKED, DTYPE_BYTES
 
-# Bytes of all logits that exist at once, per token and word, by the bytes of a number. In float32 3.7 copies, measured
-# on the CPU (docs/retired.md); in 16 bit logits and gradient, and one copy in float32 for the softmax.
+# Bytes of all logits that exist at once, per token and word, by the bytes of a number. In float32
+# 3.7 copies, measured on the CPU (docs/retired.md); in 16 bit logits and gradient, and one copy in
+# float32 for the softmax.
 PLAIN_LOGIT_BYTES = {4: 4 * 3.7, 2: 8}
 # Tokens per chunk, and float32 copies of a chunk.
 CHUNKED_LOGITS = {CHUNKED: (256, 2), "torch": (512, 6)}
@@ -30,7 +33,9 @@ class ModelShape:
     weights: int  # tied ones once
     product_weights: int  # of matrix products: without an untied input embedding
     block_weights: int  # of the largest transformer block, which FSDP gathers at once
-    root_weights: int  # outside of the blocks (embeddings, output layer), gathered during the complete pass
+    root_weights: (
+        int  # outside of the blocks (embeddings, output layer), gathered during the complete pass
+    )
     layers: int
     width: int
     intermediate: int
@@ -48,22 +53,33 @@ class ModelShape:
 
 @cache
 def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:
-    """Return the sizes of the model whose config.json is in ``path``; the setting ``key`` names it in errors."""
+    """Return the sizes of the model whose config.json is in ``path``; the setting ``key`` names it
+    in errors."""
     if not (Path(path).expanduser() / "config.json").is_file():
-        instead = f"--model-configs DIR reads DIR/{Path(path).name}/config.json in its place (recipes/model_configs)"
+        instead = (
+            f"--model-configs DIR reads DIR/{Path(path).name}/config.json in its place"
+            " (recipes/model_configs)"
+        )
         raise SettingsError(f"{key}: {path} has no config.json here; {instead}")
     try:
         model = _build_empty_model(path, trust_remote_code)
     except (ValueError, KeyError, OSError) as error:
-        raise SettingsError(f"{key}: {path} is not a causal language model ({str(error).splitlines()[0]})") from error
+        raise SettingsError(
+            f"{key}: {path} is not a causal language model ({str(error).splitlines()[0]})"
+        ) from error
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     # The transformer blocks are what FSDP wraps.
-    wrapped = [module for module in model.modules() if type(module).__name__ in (model._no_split_modules or ())]
+    wrapped = [
+        module
+        for module in model.modules()
+        if type(module).__name__ in (model._no_split_modules or ())
+    ]
     blocks = [sum(weight.numel() for weight in module.parameters()) for module in wrapped]
     weights = model.num_parameters()
-    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings()
+    embedding = model.get_input_embeddings().weight
+    output = model.get_output_embeddings()
     looked_up = 0 if output is not None and output.weight is embedding else embedding.numel()
     return ModelShape(
         weights=weights,
@@ -79,13 +95,17 @@ def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelSha
     )
 
 
-def adapter_weights(path: str, rank: int, target_modules: Any, trust_remote_code: bool = False) -> int:
+def adapter_weights(
+    path: str, rank: int, target_modules: Any, trust_remote_code: bool = False
+) -> int:
     """Return the number of weights of a LoRA adapter as PEFT builds it."""
     from peft import LoraConfig, get_peft_model
 
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
     model = _build_empty_model(path, trust_remote_code)
-    adapter = get_peft_model(model, LoraConfig(r=rank, target_modules=targets), low_cpu_mem_usage=True)
+    adapter = get_peft_model(
+        model, LoraConfig(r=rank, target_modules=targets), low_cpu_mem_usage=True
+    )
     return adapter.get_nb_trainable_parameters()[0]
 
 
@@ -93,7 +113,9 @@ def _build_empty_model(path: str, trust_remote_code: bool) -> Any:
     from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(Path(path).expanduser(), trust_remote_code=trust_remote_code)
+    config = AutoConfig.from_pretrained(
+        Path(path).expanduser(), trust_remote_code=trust_remote_code
+    )
     with init_empty_weights(include_buffers=True):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     model.tie_weights()
@@ -105,7 +127,8 @@ class Engine:
     """Sizes and settings of one model, from the configuration."""
 
     shape: ModelShape
-    trained: int  # weights with gradient and states: all, those of an adapter or of the last layers, or 0
+    # weights with gradient and states: all, those of an adapter or of the last layers, or 0
+    trained: int
     adapter: int  # weights of the adapter, in addition to the model's
     weight_bytes: int
     compute_bytes: int
@@ -115,7 +138,9 @@ class Engine:
     backend: str | None = None  # of fused log-probabilities
     param_offload: bool = False
     optimizer_offload: bool = False
-    stays_on_host: bool = False  # gathered from the host block by block, as verl does for models that are not trained
+    stays_on_host: bool = (
+        False  # gathered from the host block by block, as verl does for models that are not trained
+    )
     forward_tokens: int | None = None  # of a micro-batch without gradients; None for the same
     trained_layers: int | None = None  # that a backward pass goes through; None for all
     forwards: float = 1  # passes without gradients over the tokens of a step
@@ -124,19 +149,32 @@ class Engine:
 
 
 def read_engine(
-    key: str, model: Any, engine: Any, batches: Any, forward: Any = None, *, trainer: Any, longest: int
+    key: str,
+    model: Any,
+    engine: Any,
+    batches: Any,
+    forward: Any = None,
+    *,
+    trainer: Any,
+    longest: int,
 ) -> Engine:
-    """Return what verl's sections say about one model, as if it were trained; the setting ``key`` names it in errors.
+    """Return what verl's sections say about one model, as if it were trained; the setting ``key``
+    names it in errors.
 
-    ``forward`` is the budget of a pass without gradients, ``longest`` the tokens of the longest sequence.
+    ``forward`` is the budget of a pass without gradients, ``longest`` the tokens of the longest
+    sequence.
     """
     strategy = engine.get("strategy") or batches.get("strategy")
     if strategy not in ("fsdp", "fsdp2"):
-        raise SettingsError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {key}")
-    trust, rank = bool(model.trust_remote_code), int(model.get("lora_rank", 0) or 0)
+        raise SettingsError(
+            f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {key}"
+        )
+    trust = bool(model.trust_remote_code)
+    rank = int(model.get("lora_rank", 0) or 0)
     shape = read_shape(key, str(model.path), trust)
     adapter = adapter_weights(str(model.path), rank, model.target_modules, trust) if rank else 0
-    devices, group = int(trainer.n_gpus_per_node * trainer.nnodes), int(engine.get("fsdp_size", -1))
+    devices = int(trainer.n_gpus_per_node * trainer.nnodes)
+    group = int(engine.get("fsdp_size", -1))
     # On the CPU the weights are in host memory anyway, and prime_ext leaves them there.
     accelerator = trainer.device != "cpu"
     return Engine(
@@ -147,9 +185,15 @@ def read_engine(
         # verl's mixed precision is bf16 by default.
         compute_bytes=DTYPE_BYTES[(engine.get("mixed_precision") or {}).get("param_dtype", "bf16")],
         shards=min(group, devices) if group >= 0 else devices,
-        tokens=_micro_batch_tokens(batches, longest, engine.get("ulysses_sequence_parallel_size", 1) or 1),
+        tokens=_micro_batch_tokens(
+            batches, longest, engine.get("ulysses_sequence_parallel_size", 1) or 1
+        ),
         recompute=bool(model.enable_gradient_checkpointing),
-        backend=(model.get("fused_kernel_options") or {}).get("impl_backend") if model.use_fused_kernels else None,
+        backend=(
+            (model.get("fused_kernel_options") or {}).get("impl_backend")
+            if model.use_fused_kernels
+            else None
+        ),
         param_offload=bool(engine.param_offload) and accelerator,
         optimizer_offload=bool(engine.optimizer_offload) and accelerator,
         stays_on_host=bool(engine.get("offload_policy")) and accelerator,
@@ -159,11 +203,14 @@ def read_engine(
 
 def freeze(engine: Engine) -> Engine:
     """Return the engine of a model that is never trained."""
-    return replace(engine, trained=0, tokens=engine.forward_tokens or engine.tokens, forward_tokens=None)
+    return replace(
+        engine, trained=0, tokens=engine.forward_tokens or engine.tokens, forward_tokens=None
+    )
 
 
 def keep_on_host(engine: Engine, cpu: bool) -> Engine:
-    """Return a frozen engine as verl runs those with ``forward_only``: on accelerators the weights stay on the host."""
+    """Return a frozen engine as verl runs those with ``forward_only``: on accelerators the weights
+    stay on the host."""
     return replace(freeze(engine), param_offload=False, stays_on_host=not cpu)
 
 
@@ -171,7 +218,11 @@ def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
     """Return the tokens of the largest micro-batch on one device, with sequences of full length."""
     if batches.use_dynamic_bsz:
         # The first one is a critic's, the last one a PRM's.
-        keys = ("ppo_infer_max_token_len_per_gpu", "ppo_max_token_len_per_gpu", "max_token_len_per_gpu")
+        keys = (
+            "ppo_infer_max_token_len_per_gpu",
+            "ppo_max_token_len_per_gpu",
+            "max_token_len_per_gpu",
+        )
         budget = next(batches[key] for key in keys if batches.get(key))
         return max(int(budget), -(-longest // parallel))
     rows = batches.get("ppo_micro_batch_size_per_gpu") or batches.get("micro_batch_size_per_gpu")
@@ -181,14 +232,17 @@ def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
 
 
 def engine_memory(engine: Engine) -> dict[str, float]:
-    """Return bytes on one device: ``working``, its parts in the largest pass before it, and ``idle`` between passes."""
+    """Return bytes on one device: ``working``, its parts in the largest pass before it, and
+    ``idle`` between passes."""
     on_device = 0.0 if engine.stays_on_host else engine.weight_bytes / engine.shards
     weights = (engine.shape.weights + engine.adapter) * on_device
     gradients = engine.trained * on_device
     optimizer = 2 * gradients  # Adam's two states
     # verl frees the gradients after the optimizer's step.
     states = 0.0 if engine.optimizer_offload else optimizer
-    parts = {"weights": weights, "gradients": gradients, "optimizer": optimizer} | pass_memory(engine)
+    parts = {"weights": weights, "gradients": gradients, "optimizer": optimizer} | pass_memory(
+        engine
+    )
     if engine.trained and engine.forward_tokens is not None:
         forward = pass_memory(replace(engine, trained=0, tokens=engine.forward_tokens))
         without = parts | {"gradients": 0.0, "optimizer": states} | forward
@@ -198,16 +252,23 @@ def engine_memory(engine: Engine) -> dict[str, float]:
 
 
 def pass_memory(engine: Engine) -> dict[str, float]:
-    """Return the bytes that a pass over a micro-batch needs in addition to weights, gradients and states.
+    """Return the bytes that a pass over a micro-batch needs in addition to weights, gradients and
+    states.
 
-    FSDP gathers the weights outside of the blocks, a block with its gradients, and the next block. All activations of
-    one block are kept, and of each other block its input or all.
+    FSDP gathers the weights outside of the blocks, a block with its gradients, and the next block.
+    All activations of one block are kept, and of each other block its input or all.
     """
     shape = engine.shape
     blocks = min(2, shape.layers) + bool(engine.trained)
-    inside = KEPT_WIDTHS * shape.width + 2 * (shape.attention_width + shape.key_value_width) + 4 * shape.intermediate
+    inside = (
+        KEPT_WIDTHS * shape.width
+        + 2 * (shape.attention_width + shape.key_value_width)
+        + 4 * shape.intermediate
+    )
     layers = (engine.trained_layers or shape.layers) if engine.trained else 1
-    kept = layers * shape.width + inside if engine.recompute or not engine.trained else layers * inside
+    kept = (
+        layers * shape.width + inside if engine.recompute or not engine.trained else layers * inside
+    )
     return {
         "gathered": float(shape.root_weights + blocks * shape.block_weights) * engine.compute_bytes,
         "activations": float(engine.tokens * kept * engine.compute_bytes),
@@ -217,14 +278,16 @@ def pass_memory(engine: Engine) -> dict[str, float]:
 
 def _logit_bytes(engine: Engine) -> float:
     """Return the logits that exist at once, and what fused log-probabilities need instead."""
-    vocabulary, tokens = engine.shape.vocabulary, engine.tokens
+    vocabulary = engine.shape.vocabulary
+    tokens = engine.tokens
     if engine.backend is None:
         return float(tokens * vocabulary * PLAIN_LOGIT_BYTES[engine.compute_bytes])
     chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
     pieces = min(tokens, chunk) * vocabulary * FP32 * copies
     if engine.trained_layers is not None or engine.trained <= engine.adapter:
         return float(pieces)
-    # The gradient of the output layer is summed over the chunks in float32, and cast to 16 bit afterwards.
+    # The gradient of the output layer is summed over the chunks in float32, and cast to 16 bit
+    # afterwards.
     weights = vocabulary * engine.shape.width
     cast = weights * engine.compute_bytes if engine.compute_bytes < FP32 else 0
     return float(weights * FP32 + max(pieces, cast))

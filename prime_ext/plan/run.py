@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, without running it.
+"""``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, without running
+it.
 
-Needs no GPU and no data, and of models only their ``config.json``. Exits with 0 when the run fits, 1 when it would not
-start or not fit, 2 without a plan. Seconds are FLOPs over a device's peak and an assumed utilization, which no
-run on a GPU has confirmed. The share of generation is the paper's (arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to
-3,072 tokens).
+Needs no GPU and no data, and of models only their ``config.json``. Exits with 0 when the run fits,
+1 when it would not start or not fit, 2 without a plan. Seconds are FLOPs over a device's peak and
+an assumed utilization, which no run on a GPU has confirmed. The share of generation is the paper's
+(arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to 3,072 tokens).
 """
 
 import argparse
@@ -38,26 +39,41 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.prm.frozen_layers import count_layers
 
 GIB = 2**30
-# Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not measured on GPUs.
+# Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not
+# measured on GPUs.
 PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
-# From the host to a device, over PCIe 4: what weights that stay on the host take for each micro-batch.
+# From the host to a device, over PCIe 4: what weights that stay on the host take for each
+# micro-batch.
 HOST_BYTES_PER_SECOND = 25e9
 # Dense bf16 FLOPs per second, from the vendor's data sheets.
 DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
-# An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a response, 36 % at 3,000.
+# An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a
+# response, 36 % at 3,000.
 UTILIZATION = 0.25
-# Seconds of the rollout, and of everything except it and the PRM, over those of the policy's update.
+# Seconds of the rollout, and of everything except it and the PRM, over those of the policy's
+# update.
 REST_OVER_UPDATE = (281.7 + 91.1) / 156.6
 
 
 def main(arguments: list[str]) -> int:
-    """Print a plan and return the exit status. Files that are not here are listed, and are not a failure."""
+    """Print a plan and return the exit status. Files that are not here are listed, and are not a
+    failure."""
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor --plan", description=__doc__)
-    parser.add_argument("--config-name", default="prime_trainer", help="of prime_ext.train; default: %(default)s")
-    parser.add_argument("--device-memory", type=float, metavar="GIB", help="default: the device of this machine")
-    parser.add_argument("--mean-tokens", type=int, metavar="N", help="mean of prompt and response; default: longest")
-    parser.add_argument("--model-configs", type=Path, metavar="DIR", help="DIR/NAME/config.json of models not here")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table; sizes in bytes")
+    parser.add_argument(
+        "--config-name", default="prime_trainer", help="of prime_ext.train; default: %(default)s"
+    )
+    parser.add_argument(
+        "--device-memory", type=float, metavar="GIB", help="default: the device of this machine"
+    )
+    parser.add_argument(
+        "--mean-tokens", type=int, metavar="N", help="mean of prompt and response; default: longest"
+    )
+    parser.add_argument(
+        "--model-configs", type=Path, metavar="DIR", help="DIR/NAME/config.json of models not here"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON instead of a table; sizes in bytes"
+    )
     parser.add_argument("overrides", nargs="*", help="as for the trainer, key=value")
     options = parser.parse_intermixed_args(arguments)
     problems: list[str] = []
@@ -69,7 +85,11 @@ def main(arguments: list[str]) -> int:
             not_here = [] if problems else list(check_files(config))
             # Rows that are here and cannot be trained on, or not in such batches.
             of_rows = ("data.", "trainer.total_training_steps")
-            problems += [line for line in not_here if line.startswith(of_rows) and not line.endswith("does not exist")]
+            problems += [
+                line
+                for line in not_here
+                if line.startswith(of_rows) and not line.endswith("does not exist")
+            ]
             not_here = [line for line in not_here if line not in problems]
             if options.model_configs:
                 replace_missing_models(config, options.model_configs)
@@ -82,19 +102,37 @@ def main(arguments: list[str]) -> int:
                 raise ValueError(f"--mean-tokens must be 1 or more, got {options.mean_tokens}")
             plan = plan_run(config, size, options.mean_tokens)
         except ValueError as error:
-            print(*(f"prime_ext: {problem}" for problem in [*problems, error]), sep="\n", file=sys.stderr)
+            print(
+                *(f"prime_ext: {problem}" for problem in [*problems, error]),
+                sep="\n",
+                file=sys.stderr,
+            )
             return 2
     plan["warnings"] += problems
-    print(json.dumps(plan | {"not_here": not_here}, indent=2) if options.json else render(plan, not_here))
+    print(
+        json.dumps(plan | {"not_here": not_here}, indent=2)
+        if options.json
+        else render(plan, not_here)
+    )
     return 1 if plan["warnings"] else 0
 
 
 def replace_missing_models(config: DictConfig, model_configs: Path) -> None:
-    """Replace models that are not on this machine by the folder of the same name in ``model_configs``."""
-    for key in ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path"):
+    """Replace models that are not on this machine by the folder of the same name in
+    ``model_configs``."""
+    for key in (
+        "actor_rollout_ref.model.path",
+        "critic.model.path",
+        "prm.model.path",
+        "prm.reference_path",
+    ):
         path = Path(OmegaConf.select(config, key) or ".").expanduser()
         described = model_configs / path.name
-        if path.name and not (path / "config.json").is_file() and (described / "config.json").is_file():
+        if (
+            path.name
+            and not (path / "config.json").is_file()
+            and (described / "config.json").is_file()
+        ):
             OmegaConf.update(config, key, str(described))
 
 
@@ -102,7 +140,11 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     """Return the plan as tables."""
     lines = []
     for name, fact in plan["facts"].items():
-        text = ", ".join(f"{key} {value:,}" for key, value in fact.items()) if isinstance(fact, dict) else fact
+        text = (
+            ", ".join(f"{key} {value:,}" for key, value in fact.items())
+            if isinstance(fact, dict)
+            else fact
+        )
         note = " (trainer.nnodes * trainer.n_gpus_per_node)" if name == "devices" else ""
         lines.append(f"{name}: {text:,}{note}" if isinstance(text, int) else f"{name}: {text}")
     columns = list(plan["memory"]["policy"])
@@ -111,7 +153,9 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     unit, size_of = ("MiB", 2**20) if small else ("GiB", GIB)
     lines += ["", f"{unit} per device " + "".join(f"{column:>12}" for column in columns)]
     for name, part in plan["memory"].items():
-        lines.append(f"{name:<15}" + "".join(f"{part[column] / size_of:>12.2f}" for column in columns))
+        lines.append(
+            f"{name:<15}" + "".join(f"{part[column] / size_of:>12.2f}" for column in columns)
+        )
     engine = ", ".join(f"{name} {size / size_of:.2f}" for name, size in plan["rollout"].items())
     lines.append(f"rollout engine: {engine}; working: the parts to its left in the largest pass")
     lines += ["", f"peak of each part of a step, {unit} per device"]
@@ -120,13 +164,16 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
         lines.append(f"  {name:<16}{sum(parts.values()) / size_of:>8.2f} = {terms}")
     lines.append("")
     if plan["seconds"]:
-        lines.append(f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)")
+        lines.append(
+            f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)"
+        )
     for device, seconds in plan["seconds"].items():
         lines.append(f"  {device:<6}{seconds:10.{0 if seconds >= 10 else 2}f} s per step")
         if plan["steps"] is not None:
             hours = plan["steps"] * seconds / 3600
             lines[-1] += f"{hours:10.1f} h, {hours * plan['facts']['devices']:,.0f} device hours"
-    size, peak = plan["device_bytes"], plan["peak"]
+    size = plan["device_bytes"]
+    peak = plan["peak"]
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
     lines.append(f"memory of a device: {known}")
     lines += [f"warning: {warning}" for warning in plan["warnings"]]
@@ -135,49 +182,82 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     return "\n".join([*lines, *(f"not here: {line}" for line in not_here)])
 
 
-def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None) -> dict[str, Any]:
+def plan_run(
+    config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None
+) -> dict[str, Any]:
     """Return what a run of ``prime_ext.train`` needs; sizes are bytes per device.
 
-    ``mean_tokens`` is the mean length of prompt and response, for the hours; None for the longest. SettingsError: a
-    model cannot be read, or an engine is not one of FSDP's.
+    ``mean_tokens`` is the mean length of prompt and response, for the hours; None for the longest.
+    SettingsError: a model cannot be read, or an engine is not one of FSDP's.
     """
     longest = int(config.data.max_prompt_length + config.data.max_response_length)
     engines = read_engines(config, longest)
     rollouts = int(config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
     memory = {name: engine_memory(engine) for name, engine in engines.items()}
-    rollout, warnings = _plan_rollout(config, engines["policy"].shape, rollouts, longest, device_bytes)
+    rollout, warnings = _plan_rollout(
+        config, engines["policy"].shape, rollouts, longest, device_bytes
+    )
     cpu = config.trainer.device == "cpu"
     process = PROCESS_BYTES["cpu" if cpu else "cuda"]
-    idle, generates = sum(part["idle"] for part in memory.values()), sum(rollout.values())
+    idle = sum(part["idle"] for part in memory.values())
+    generates = sum(rollout.values())
     awake = {"process": process, "models that wait": idle, "rollout engine": generates}
     phases = {"rollout": awake} if trainers_generate(config) else {}
     for name, part in memory.items():
-        phases[name] = {"process": process, "models that wait": idle - part["idle"], "working": part["working"]}
+        phases[name] = {
+            "process": process,
+            "models that wait": idle - part["idle"],
+            "working": part["working"],
+        }
         if "rollout" in phases and not config.actor_rollout_ref.rollout.free_cache_engine:
             phases[name]["rollout engine"] = generates
-    # The targets of the policy's loss add to its update: their weights, where these wait on the host, gathered ones,
-    # and their logits, all until backward.
+    # The targets of the policy's loss add to its update: their weights, where these wait on the
+    # host, gathered ones, and their logits, all until backward.
     targets = [engine for engine in engines.values() if engine.is_target]
-    loaded = sum(memory[name]["weights"] for name, each in engines.items() if each.is_target and each.param_offload)
-    logits = sum(engines["policy"].tokens * each.shape.vocabulary * each.compute_bytes for each in targets)
+    loaded = sum(
+        memory[name]["weights"]
+        for name, each in engines.items()
+        if each.is_target and each.param_offload
+    )
+    logits = sum(
+        engines["policy"].tokens * each.shape.vocabulary * each.compute_bytes for each in targets
+    )
     gathered = max((pass_memory(each)["gathered"] for each in targets), default=0.0)
     phases["policy"]["targets of its loss"] = loaded + logits + gathered
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
     highest, most = max(peaks.items(), key=lambda part: part[1])
     if device_bytes is not None and most > device_bytes:
-        needs = f"the part {highest!r} needs about {most / GIB:.3g} GiB of a device's {device_bytes / GIB:.3g}"
+        needs = (
+            f"the part {highest!r} needs about {most / GIB:.3g} GiB of a device's"
+            f" {device_bytes / GIB:.3g}"
+        )
         warnings.append(f"{needs}; docs/how_to/cost.md says what to change")
     work = partial(pass_flops, tokens=rollouts * longest, length=longest)
-    flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
+    flops = sum(
+        each.forwards * work(each) + each.updates * work(each, training=True)
+        for each in engines.values()
+    )
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
     hosted = [each for each in engines.values() if each.stays_on_host]
-    copied = sum(each.forwards / each.tokens * each.shape.weights * each.weight_bytes / each.shards for each in hosted)
+    copied = sum(
+        each.forwards / each.tokens * each.shape.weights * each.weight_bytes / each.shards
+        for each in hosted
+    )
     copying = copied * rollouts * longest / devices / HOST_BYTES_PER_SECOND
     share = min(mean_tokens or longest, longest) / longest
-    seconds = {name: share * (flops / (devices * peak * UTILIZATION) + copying) for name, peak in DEVICES.items()}
-    saved = [checkpoint_bytes(each) for name, each in engines.items() if each.trained or name == "policy average"]
-    facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scorer_section(config) else {}
+    seconds = {
+        name: share * (flops / (devices * peak * UTILIZATION) + copying)
+        for name, peak in DEVICES.items()
+    }
+    saved = [
+        checkpoint_bytes(each)
+        for name, each in engines.items()
+        if each.trained or name == "policy average"
+    ]
+    facts: dict[str, Any] = (
+        {"not in the plan": "the step reward model"} if scorer_section(config) else {}
+    )
     if servers := rollout_ranks(config):
         facts["not in the plan"] = f"the {servers} devices that generate at the same time"
     facts |= {
@@ -185,7 +265,9 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "devices": devices,
         "rollouts per step": rollouts,
         "tokens per rollout at most": longest,
-        "tokens per micro-batch and device": {name: engine.tokens for name, engine in engines.items()},
+        "tokens per micro-batch and device": {
+            name: engine.tokens for name, engine in engines.items()
+        },
         "parameters": {name: engine.shape.weights for name, engine in engines.items()},
         "trained parameters": {name: engine.trained for name, engine in engines.items()},
         "GiB of a checkpoint": round(sum(saved) / GIB, 3),
@@ -205,24 +287,37 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
 
 def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     """Return the models of a run by name, with the passes of a step; PSPO-WRS has no PRM."""
-    policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, prm_section(config)
-    cpu, epochs = config.trainer.device == "cpu", actor.ppo_epochs
+    policy = config.actor_rollout_ref
+    actor = config.actor_rollout_ref.actor
+    prm = prm_section(config)
+    cpu = config.trainer.device == "cpu"
+    epochs = actor.ppo_epochs
     read = partial(read_engine, trainer=config.trainer, longest=longest)
-    key, budget = "actor_rollout_ref.model.path", policy.rollout.log_prob_max_token_len_per_gpu
+    key = "actor_rollout_ref.model.path"
+    budget = policy.rollout.log_prob_max_token_len_per_gpu
     engine = read(key, policy.model, actor.get("fsdp_config") or {}, actor, budget)
     has_penalty = bool(actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     # The reference of an adapter is the policy without it.
-    engines = {"policy": replace(engine, forwards=1 + (has_penalty and engine.adapter > 0), updates=epochs)}
+    engines = {
+        "policy": replace(engine, forwards=1 + (has_penalty and engine.adapter > 0), updates=epochs)
+    }
     if has_penalty and not engine.adapter:
         budget = policy.ref.log_prob_max_token_len_per_gpu
-        engines["KL reference"] = keep_on_host(read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu)
+        engines["KL reference"] = keep_on_host(
+            read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu
+        )
     if config.algorithm.adv_estimator == "gae":
         engine = read("critic.model.path", config.critic.model, config.critic.fsdp, config.critic)
-        values, updates = engine.shape.make_critic(), config.critic.ppo_epochs
-        engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
+        values = engine.shape.make_critic()
+        updates = config.critic.ppo_epochs
+        engines["critic"] = replace(
+            engine, shape=values, trained=engine.adapter or values.weights, updates=updates
+        )
     if "prime" in config and config.prime.anchor is not None:
         # An average of the policy's weights, toward which the policy is pulled.
-        engine = replace(read(key, policy.model, actor.fsdp_config, actor), weight_bytes=FP32, forwards=epochs)
+        engine = replace(
+            read(key, policy.model, actor.fsdp_config, actor), weight_bytes=FP32, forwards=epochs
+        )
         engines["policy average"] = replace(freeze(engine), is_target=True)
     if prm is None:
         return engines
@@ -234,11 +329,14 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     # The targets of the policy's loss take a pass for each of the policy's.
     forwards = epochs if distills else float(prm.update_mode != "interleaved")
     if prm.update_mode == "none":
-        forwards, engine = forwards + distills, freeze(engine) if distills else keep_on_host(engine, cpu)
+        forwards = forwards + distills
+        engine = freeze(engine) if distills else keep_on_host(engine, cpu)
     else:
         forwards += 1 / STEPS_PER_MEASUREMENT
         engine = replace(engine, updates=prm.epochs)
-    engines["PRM"] = replace(engine, forwards=forwards + (prm.reference == "base"), is_target=distills)
+    engines["PRM"] = replace(
+        engine, forwards=forwards + (prm.reference == "base"), is_target=distills
+    )
     if prm.reference == "frozen":
         model = OmegaConf.merge(prm.model, {"path": prm.reference_path, "lora_rank": 0})
         engine = read("prm.reference_path", model, prm.engine, prm, forward_tokens(prm))
@@ -252,32 +350,41 @@ def _plan_rollout(
     """Return the bytes of the rollout engine, and a warning where its cache is too small."""
     rollout = config.actor_rollout_ref.rollout
     size = DTYPE_BYTES.get(str(rollout.dtype), 8) / int(rollout.tensor_model_parallel_size)
-    weights, per_token = shape.weights * size, 2 * shape.layers * shape.key_value_width * size
-    one_sequence, warnings = longest * per_token, []
+    weights = shape.weights * size
+    per_token = 2 * shape.layers * shape.key_value_width * size
+    one_sequence = longest * per_token
+    warnings = []
     if config.trainer.device == "cpu" or device_bytes is None:
         oversample = config.prime.filter.oversample if "prime" in config else 1
         cache = min(rollout.max_num_seqs, rollouts * oversample) * one_sequence
     else:
         cache = rollout.gpu_memory_utilization * device_bytes - weights
         if cache < one_sequence:
-            key = f"actor_rollout_ref.rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}"
+            key = (
+                f"actor_rollout_ref.rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}"
+            )
             few = f"{cache / GIB:.1f} GiB for its cache, less than one sequence needs"
             warnings = [f"{key} leaves {few}; raise it or tensor_model_parallel_size"]
     return {"weights": weights, "cache": cache}, warnings
 
 
 def checkpoint_bytes(engine: Engine) -> int:
-    """Return what a checkpoint holds of a model over all devices: its weights, and Adam's states of those trained."""
+    """Return what a checkpoint holds of a model over all devices: its weights, and Adam's states of
+    those trained."""
     return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
 
 
 def pass_flops(engine: Engine, tokens: int, length: float, training: bool = False) -> float:
-    """Return the FLOPs of a pass over ``tokens`` tokens in sequences of ``length``, with causal masking.
+    """Return the FLOPs of a pass over ``tokens`` tokens in sequences of ``length``, with causal
+    masking.
 
-    A token costs 2 FLOPs per weight forward, again where activations are recomputed, and backward 2 for the gradients
-    of activations and 2 for those of weights. Attention costs 2 per pair, channel and layer, and 4 backward.
+    A token costs 2 FLOPs per weight forward, again where activations are recomputed, and backward 2
+    for the gradients of activations and 2 for those of weights. Attention costs 2 per pair, channel
+    and layer, and 4 backward.
     """
-    shape, weights, attention = engine.shape, 2.0, 1.0
+    shape = engine.shape
+    weights = 2.0
+    attention = 1.0
     if training:
         share = (engine.trained_layers or shape.layers) / shape.layers
         weights += share * (2 * engine.recompute + (2 if engine.adapter else 4))

@@ -14,7 +14,14 @@ from prime_ext.config.modules import import_modules
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.settings import PrimeSettings, PRMSettings, prm_section
 from prime_ext.preflight.file_checks import check_files as check_files
-from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_names, check_trainer
+from prime_ext.preflight.machine import (
+    ACTOR,
+    CRITIC,
+    PRM,
+    check_machine,
+    check_names,
+    check_trainer,
+)
 from prime_ext.preflight.prm_checks import check_prm
 from prime_ext.preflight.pspo import check_manager_in_prime, check_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
@@ -23,10 +30,11 @@ from prime_ext.preflight.rewards import check_critic, check_rewards
 def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
     """Compose and resolve, and import the user's modules.
 
-    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU. Raises SettingsError: it does not compose, or a
-    module cannot be imported.
+    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU. Raises SettingsError: it
+    does not compose, or a module cannot be imported.
     """
-    # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
+    # Before composing, because Hydra looks for configurations in verl, and verl chooses its
+    # platform when imported.
     device = "cpu" if config_name.endswith("_cpu") else ""
     for word in overrides:
         key, _, value = word.partition("=")
@@ -39,7 +47,8 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
 
 
 def check_config(config: DictConfig) -> list[str]:
-    """Return everything that is wrong with a configuration of PRIME, or, without its sections, of PSPO-WRS."""
+    """Return everything that is wrong with a configuration of PRIME, or, without its sections, of
+    PSPO-WRS."""
     if "prime" not in config and PSPO_SECTION in config:
         return check_pspo(config)
     problems: list[str] = []
@@ -51,7 +60,8 @@ def check_config(config: DictConfig) -> list[str]:
             problems.extend(error.problems)
     if problems:
         return problems
-    prime, prm = sections[0], None if prm_section(config) is None else sections[1]
+    prime = sections[0]
+    prm = None if prm_section(config) is None else sections[1]
     trained = [ACTOR, *([] if prm is None else [PRM]), *([CRITIC] if prime.critic_sources else [])]
     return [
         *check_names(config),
@@ -69,6 +79,12 @@ def _check_trainer(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     sampler = config.trainer.v1.sampler
     yield from check_trainer(config, PRIME_MODES)
     if config.algorithm.filter_groups.enable:
-        yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
+        yield (
+            "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and"
+            " leave it false"
+        )
     if sampler.custom_sampler.path and sampler.custom_sampler.name and prime.filter.enable:
-        yield "trainer.v1.sampler.custom_sampler replaces the prompt filter; set prime.filter.enable=false"
+        yield (
+            "trainer.v1.sampler.custom_sampler replaces the prompt filter; set"
+            " prime.filter.enable=false"
+        )

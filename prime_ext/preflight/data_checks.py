@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the rows that are trained on, as the policy's chat template and the reward function will see them."""
+"""Checks of the rows that are trained on, as the policy's chat template and the reward function
+will see them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,7 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import TOOL_LOOPS
-from prime_ext.tasks.rl_rows import JudgedRow, NoChatTemplate, PromptRow, count_tokens, load_tokenizer, row_faults
+from prime_ext.tasks.rl_rows import (
+    JudgedRow,
+    NoChatTemplate,
+    PromptRow,
+    count_tokens,
+    load_tokenizer,
+    row_faults,
+)
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 TRAIN_FILES = "data.train_files"
@@ -20,8 +28,11 @@ Measure = Callable[[Any], int]
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
 
-def check_data(config: DictConfig, judged: bool, first: dict[str, tuple[str, Any]]) -> Iterable[str]:
-    """Check the rows of all files; fill ``first`` with a place and the first row of each data source."""
+def check_data(
+    config: DictConfig, judged: bool, first: dict[str, tuple[str, Any]]
+) -> Iterable[str]:
+    """Check the rows of all files; fill ``first`` with a place and the first row of each data
+    source."""
     if config.data.custom_cls.path:
         # A class of the user's reads them.
         return
@@ -29,8 +40,13 @@ def check_data(config: DictConfig, judged: bool, first: dict[str, tuple[str, Any
     try:
         measure = _prompt_measure(config)
     except SourceError as error:
-        remedy = "; set actor_rollout_ref.model.custom_chat_template, as recipes/pspo_wrs/run_abel-7b_ppo_fsdp.sh does"
-        yield f"actor_rollout_ref.model: {error}{remedy if isinstance(error, NoChatTemplate) else ''}"
+        remedy = (
+            "; set actor_rollout_ref.model.custom_chat_template, as"
+            " recipes/pspo_wrs/run_abel-7b_ppo_fsdp.sh does"
+        )
+        yield (
+            f"actor_rollout_ref.model: {error}{remedy if isinstance(error, NoChatTemplate) else ''}"
+        )
         measure = None
     for key in (TRAIN_FILES, "data.val_files"):
         files = OmegaConf.select(config, key)
@@ -43,9 +59,13 @@ def check_data(config: DictConfig, judged: bool, first: dict[str, tuple[str, Any
             elif not path.is_file():
                 yield f"{key}: {name} does not exist"
             elif path.suffix not in FORMATS:
-                yield f"{key}: {name} is not one of the formats that verl reads: {', '.join(FORMATS)}"
+                yield (
+                    f"{key}: {name} is not one of the formats that verl reads: {', '.join(FORMATS)}"
+                )
             else:
-                problems, usable = _check_file(f"{key}: {name}", path, config, judged, measure, first)
+                problems, usable = _check_file(
+                    f"{key}: {name}", path, config, judged, measure, first
+                )
                 yield from problems
                 prompts += usable if key == TRAIN_FILES else 0
     if prompts > 0:
@@ -59,11 +79,14 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _prompt_measure(config: DictConfig) -> Measure | None:
-    """Return a function from messages to their tokens in the policy's chat template; 0 if they are surely few enough.
+    """Return a function from messages to their tokens in the policy's chat template; 0 if they are
+    surely few enough.
 
-    None: the tokenizer is not on this machine. Raises SourceError: there is none, or it has no template.
+    None: the tokenizer is not on this machine. Raises SourceError: there is none, or it has no
+    template.
     """
-    model, data = config.actor_rollout_ref.model, config.data
+    model = config.actor_rollout_ref.model
+    data = config.data
     name = model.get("tokenizer_path") or model.path or ""
     folder = Path(name).expanduser()
     if not folder.exists():
@@ -86,9 +109,14 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
             return 0
         roles = tuple(message["role"] for message in messages)
         if roles not in overheads:
-            overheads[roles] = count_tokens(tokenizer, [{"role": role, "content": ""} for role in roles], **options)
+            overheads[roles] = count_tokens(
+                tokenizer, [{"role": role, "content": ""} for role in roles], **options
+            )
         # A token has at least one byte.
-        if overheads[roles] + sum(len(message["content"].encode()) for message in messages) <= data.max_prompt_length:
+        if (
+            overheads[roles] + sum(len(message["content"].encode()) for message in messages)
+            <= data.max_prompt_length
+        ):
             return 0
         return count_tokens(tokenizer, messages, **options)
 
@@ -96,7 +124,8 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
 
 
 def _tool_schemas(turns: DictConfig) -> list[Any]:
-    """Return what prompts tell of the tools of an agent loop; nothing where another check refuses them."""
+    """Return what prompts tell of the tools of an agent loop; nothing where another check refuses
+    them."""
     from verl.tools.tool_registry import load_all_tools
 
     try:
@@ -107,16 +136,28 @@ def _tool_schemas(turns: DictConfig) -> list[Any]:
 
 
 def _check_file(
-    named: str, path: Path, config: DictConfig, judged: bool, measure: Measure | None, first: dict[str, tuple[str, Any]]
+    named: str,
+    path: Path,
+    config: DictConfig,
+    judged: bool,
+    measure: Measure | None,
+    first: dict[str, tuple[str, Any]],
 ) -> tuple[list[str], int]:
     """Return the problems of a file, and how many prompts it has that are not too long."""
-    data, problems = config.data, []
+    data = config.data
+    problems = []
     lengths: list[int] = []
     faulty: list[tuple[int, str]] = []
     try:
-        for number, row in read_source(path, [data.prompt_key, "data_source", "reward_model", "extra_info"]):
+        for number, row in read_source(
+            path, [data.prompt_key, "data_source", "reward_model", "extra_info"]
+        ):
             try:
-                lengths.append(_prompt_length(row, data.prompt_key, JudgedRow if judged else PromptRow, measure))
+                lengths.append(
+                    _prompt_length(
+                        row, data.prompt_key, JudgedRow if judged else PromptRow, measure
+                    )
+                )
             except BadRow as fault:
                 faulty.append((number, str(fault)))
                 continue
@@ -126,11 +167,16 @@ def _check_file(
         return [f"{named}: {error}"], 0
     if faulty:
         number, said = faulty[0]
-        problems.append(f"{named} row {number}{f' and {len(faulty) - 1:,} more' if faulty[1:] else ''}: {said}")
+        problems.append(
+            f"{named} row {number}{f' and {len(faulty) - 1:,} more' if faulty[1:] else ''}: {said}"
+        )
     elif not lengths:
         problems.append(f"{named} has no rows")
     long = [length for length in lengths if length > data.max_prompt_length]
-    said = f"{len(long):,} of {len(lengths):,} prompts are longer than data.max_prompt_length={data.max_prompt_length}"
+    said = (
+        f"{len(long):,} of {len(lengths):,} prompts are longer than"
+        f" data.max_prompt_length={data.max_prompt_length}"
+    )
     if long and data.filter_overlong_prompts:
         print(f"prime_ext: {named}: {said} and left out (data.filter_overlong_prompts)", flush=True)
     elif long:
@@ -140,7 +186,8 @@ def _check_file(
 
 
 def _prompt_length(row: Any, key: str, kind: type[PromptRow], measure: Measure | None) -> int:
-    """Return the tokens of a row's prompt, as far as ``measure`` counts them. Raises BadRow: the row cannot be used."""
+    """Return the tokens of a row's prompt, as far as ``measure`` counts them. Raises BadRow: the
+    row cannot be used."""
     if isinstance(row, BadRow):
         raise row
     for fault in row_faults({**row, "prompt": row.get(key)}, kind):

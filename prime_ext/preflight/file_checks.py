@@ -36,8 +36,10 @@ FIRST_CALL_SECONDS = 120.0
 
 
 def check_files(config: DictConfig) -> Iterable[str]:
-    """Yield everything that is wrong with the files that the configuration names, one line per problem."""
-    policy, resume = config.actor_rollout_ref, config.trainer.resume_from_path
+    """Yield everything that is wrong with the files that the configuration names, one line per
+    problem."""
+    policy = config.actor_rollout_ref
+    resume = config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
     first: dict[str, tuple[str, Any]] = {}
     yield from check_data(config, pspo is None, first)
@@ -49,7 +51,9 @@ def check_files(config: DictConfig) -> Iterable[str]:
         if config.prm.reference == "frozen":
             models["prm.reference_path"] = config.prm.reference_path
         yield from _check_tokenizer("prm.model", config.prm.model)
-        yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
+        yield from check_output_layer(
+            "prm.model", config.prm.model, config.prm.engine.get("strategy")
+        )
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():
@@ -64,7 +68,10 @@ def check_files(config: DictConfig) -> Iterable[str]:
     if pspo is None or pspo.judge:
         yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
-        yield f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder"
+        yield (
+            f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N"
+            " folder"
+        )
 
 
 def has_flash_attention() -> bool:
@@ -73,7 +80,8 @@ def has_flash_attention() -> bool:
 
 
 def _check_attention(config: DictConfig) -> Iterable[str]:
-    """Check that flash-attn is here if a model asks for it, on a GPU of this machine and not of a Ray cluster."""
+    """Check that flash-attn is here if a model asks for it, on a GPU of this machine and not of a
+    Ray cluster."""
     if config.trainer.device != "cuda" or os.environ.get("RAY_ADDRESS") or has_flash_attention():
         return
     install = "flash-attn is not installed: docs/how_to/install.md has how to get it"
@@ -85,16 +93,20 @@ def _check_attention(config: DictConfig) -> Iterable[str]:
 
 
 def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:
-    """Check the arguments of prime_ext's reward function and that it can judge every data source, or call another."""
+    """Check the arguments of prime_ext's reward function and that it can judge every data source,
+    or call another."""
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
     from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, find_source
 
-    function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
+    function = config.reward.custom_reward_function
+    section = "reward.custom_reward_function.reward_kwargs"
     if function.path != user_function.OWN or function.name != compute_score.__name__:
         yield from _try_reward_function(config, first)
         return
-    arguments: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
+    arguments: Any = OmegaConf.to_container(
+        function.get("reward_kwargs") or OmegaConf.create(), resolve=True
+    )
     known = list(inspect.signature(prepare).parameters)
     unknown = [name for name in arguments if name not in known]
     if unknown:
@@ -112,20 +124,33 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
             tasks.add(task)
             if task == "reasoning_gym":
                 require()
-            if task not in BUILT_IN and (fault := _try_verifier(task, row, arguments.get("verifiers") or {})):
+            if task not in BUILT_IN and (
+                fault := _try_verifier(task, row, arguments.get("verifiers") or {})
+            ):
                 yield f"{where}: the verifier {task!r} fails on its first row: {fault}"
         except (UnknownSource, SourceError) as error:
             yield f"{where}: {error}"
-    manager, strict = config.reward.reward_manager, arguments.get("math_strictness") != "lenient"
-    tells_prompt = manager.source != "register" or manager.name in (PROMPT_MANAGER, PSPO_MANAGER, STEP_SCORES_MANAGER)
+    manager = config.reward.reward_manager
+    strict = arguments.get("math_strictness") != "lenient"
+    tells_prompt = manager.source != "register" or manager.name in (
+        PROMPT_MANAGER,
+        PSPO_MANAGER,
+        STEP_SCORES_MANAGER,
+    )
     if "math" in tasks and strict and not tells_prompt:
         remedy = f"set it to {PROMPT_MANAGER}, or +{section}.math_strictness=lenient"
-        yield f"reward.reward_manager.name={manager.name} does not tell the reward function the prompt; {remedy}"
+        yield (
+            f"reward.reward_manager.name={manager.name} does not tell the reward function the"
+            f" prompt; {remedy}"
+        )
     prm = prm_section(config)
     loss = None if prm is None else prm.get("loss")
     hard_labels = loss in LOSSES_OF_HARD_LABELS
     if arguments.get("code_reward") == "fraction" and hard_labels:
-        yield f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={loss} takes 0 and 1 only"
+        yield (
+            f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={loss}"
+            " takes 0 and 1 only"
+        )
     code = (arguments.get("verifiers") or {}).get("code") or {}
     if "code" in tasks and not code.get("unsafe_no_sandbox"):
         from prime_ext.verifiers.sandbox.client import SandboxUnavailable, find_protection
@@ -157,30 +182,53 @@ def _judge_gold(task: str, gold: Any, settings: Mapping[str, Any]) -> Verdict:
 
 
 def _try_reward_function(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:
-    """Call a user's function on the first row, its gold answer as the response, in a process that can be killed."""
-    function, key = config.reward.custom_reward_function, "reward.custom_reward_function"
-    if function.path is None or config.reward.reward_manager.source != "register" or config.reward.reward_model.enable:
+    """Call a user's function on the first row, its gold answer as the response, in a process that
+    can be killed."""
+    function = config.reward.custom_reward_function
+    key = "reward.custom_reward_function"
+    if (
+        function.path is None
+        or config.reward.reward_manager.source != "register"
+        or config.reward.reward_model.enable
+    ):
         # verl's own, a manager that may call it in another way, or one that asks a model.
         return
-    path, is_file = str(function.path).removeprefix("file://"), "://" not in str(function.path).removeprefix("file://")
+    path = str(function.path).removeprefix("file://")
+    is_file = "://" not in str(function.path).removeprefix("file://")
     if is_file and not Path(path).is_file():
         yield f"{key}.path={function.path} does not exist"
         return
     for where, row in [*first.values()][:1]:
         gold = row["reward_model"]["ground_truth"]
-        info = {"raw_prompt": row[config.data.prompt_key], "num_turns": 2, "rollout_reward_scores": {}} | (
-            row.get("extra_info") or {}
+        info = {
+            "raw_prompt": row[config.data.prompt_key],
+            "num_turns": 2,
+            "rollout_reward_scores": {},
+        } | (row.get("extra_info") or {})
+        arguments: Any = OmegaConf.to_container(
+            function.get("reward_kwargs") or OmegaConf.create(), resolve=True
         )
-        arguments: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
-        arguments |= {"data_source": row["data_source"], "solution_str": str(gold), "ground_truth": gold}
+        arguments |= {
+            "data_source": row["data_source"],
+            "solution_str": str(gold),
+            "ground_truth": gold,
+        }
         with user_function.start_pool(FIRST_CALL_SECONDS, 1) as pool:
-            result = pool.run(user_function.call, function.path, function.name, {**arguments, "extra_info": info})
+            result = pool.run(
+                user_function.call, function.path, function.name, {**arguments, "extra_info": info}
+            )
         label = config.prime.label_key if "prime" in config else "score"
         if isinstance(result, Failure):
             said = (result.detail.strip().splitlines() or [""])[-1]
-            yield f"{key}: {function.name} of {function.path} fails on the first row of {where}: {said}"
+            yield (
+                f"{key}: {function.name} of {function.path} fails on the first row of {where}:"
+                f" {said}"
+            )
         elif label not in result:
-            yield f"{key}: {function.name} returns no {label!r} ({', '.join(result)}), which prime.label_key names"
+            yield (
+                f"{key}: {function.name} returns no {label!r} ({', '.join(result)}), which"
+                " prime.label_key names"
+            )
 
 
 def _has_config(path: Any) -> bool:
@@ -188,7 +236,8 @@ def _has_config(path: Any) -> bool:
 
 
 def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
-    """Check that there is a model with the policy's tokens; names of the hub are left to those who load them."""
+    """Check that there is a model with the policy's tokens; names of the hub are left to those who
+    load them."""
     if not path:
         yield f"{key} is not set"
         return
@@ -201,13 +250,24 @@ def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
     if not _has_config(path):
         yield f"{key}: {path} has no config.json, so it is not a Hugging Face model"
         return
-    size, vocabulary = text_config(folder).get("vocab_size"), _tokenizer_vocabulary(folder)
-    expected = _tokenizer_vocabulary(Path(policy).expanduser()) if path != policy and _has_config(policy) else None
+    size = text_config(folder).get("vocab_size")
+    vocabulary = _tokenizer_vocabulary(folder)
+    expected = (
+        _tokenizer_vocabulary(Path(policy).expanduser())
+        if path != policy and _has_config(policy)
+        else None
+    )
     ids = max((vocabulary or expected or {"": 0}).values())
     if size is not None and ids >= size:
-        yield f"{key}: the tokenizer has token ids up to {ids}, the model in {folder} only {size} embeddings"
+        yield (
+            f"{key}: the tokenizer has token ids up to {ids}, the model in {folder} only {size}"
+            " embeddings"
+        )
     if vocabulary is not None and expected is not None and vocabulary != expected:
-        yield f"{key}: {path} has another vocabulary than the policy {policy}; they must share one tokenizer"
+        yield (
+            f"{key}: {path} has another vocabulary than the policy {policy}; they must share one"
+            " tokenizer"
+        )
 
 
 def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
@@ -216,7 +276,10 @@ def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
     if model.get("tokenizer_path") or not _has_config(model.path):
         return
     if not has_tokenizer(folder):
-        yield f"{section}.path: {folder} has no tokenizer; save it there, or set {section}.tokenizer_path"
+        yield (
+            f"{section}.path: {folder} has no tokenizer; save it there, or set"
+            f" {section}.tokenizer_path"
+        )
 
 
 def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
@@ -224,22 +287,28 @@ def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
     return Tokenizer.from_file(str(path)).get_vocab() if path.is_file() else None
 
 
-# ---- tools of an agent loop: verl would read their file in its workers, minutes after the start --------------------
+# ---- tools of an agent loop: verl would read their file in its workers, minutes after the start --
 
 
 def _check_tools(config: DictConfig) -> Iterable[str]:
     """Check that a tool agent loop has tools whose classes can be imported."""
-    turns, loop = config.actor_rollout_ref.rollout.multi_turn, config.actor_rollout_ref.rollout.agent.default_agent_loop
+    turns = config.actor_rollout_ref.rollout.multi_turn
+    loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
     if loop not in TOOL_LOOPS:
         return
     section = "actor_rollout_ref.rollout.multi_turn"
     if not turns.get("tool_config_path") and not turns.get("function_tool_path"):
-        yield f"{section}.tool_config_path is not set: {loop} needs tools; recipes/agent/tools.yaml is an example"
+        yield (
+            f"{section}.tool_config_path is not set: {loop} needs tools; recipes/agent/tools.yaml"
+            " is an example"
+        )
     for name in ("tool_config_path", "function_tool_path"):
         if turns.get(name) and not Path(turns[name]).expanduser().exists():
             yield f"{section}.{name}={turns[name]} does not exist"
         elif turns.get(name) and name == "tool_config_path":
-            yield from _check_tool_classes(f"{section}.{name}={turns[name]}", Path(turns[name]).expanduser())
+            yield from _check_tool_classes(
+                f"{section}.{name}={turns[name]}", Path(turns[name]).expanduser()
+            )
 
 
 def _check_tool_classes(named: str, path: Path) -> Iterable[str]:

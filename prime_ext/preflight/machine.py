@@ -17,7 +17,9 @@ MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
 MEGATRON_PARALLEL = ("tensor_model", "pipeline_model", "context")
 # Sections of models that are trained, and where verl's keys say which engine each has.
-ACTOR, CRITIC, PRM = "actor_rollout_ref.actor", "critic", "prm"
+ACTOR = "actor_rollout_ref.actor"
+CRITIC = "critic"
+PRM = "prm"
 STRATEGIES = {
     ACTOR: ("actor_rollout_ref.actor.strategy", "actor_rollout_ref.ref.strategy"),
     CRITIC: ("critic.strategy",),
@@ -28,16 +30,25 @@ STRATEGIES = {
 # Keys that name an entry of a registry of verl's, to which a module of the user's may add.
 _AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
 REGISTRIES = {
-    "actor_rollout_ref.actor.policy_loss.loss_mode": "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY",
-    "actor_rollout_ref.rollout.name": "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
-    "actor_rollout_ref.rollout.multi_turn.format": "verl.experimental.agent_loop.tool_parser:ToolParser._registry",
+    "actor_rollout_ref.actor.policy_loss.loss_mode": (
+        "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY"
+    ),
+    "actor_rollout_ref.rollout.name": (
+        "verl.workers.rollout.replica:RolloutReplicaRegistry._registry"
+    ),
+    "actor_rollout_ref.rollout.multi_turn.format": (
+        "verl.experimental.agent_loop.tool_parser:ToolParser._registry"
+    ),
     _AGENT_LOOP: "verl.experimental.agent_loop.agent_loop:_agent_loop_registry",
-    "reward.reward_manager.name": "verl.experimental.reward_loop.reward_manager.registry:REWARD_MANAGER",
+    "reward.reward_manager.name": (
+        "verl.experimental.reward_loop.reward_manager.registry:REWARD_MANAGER"
+    ),
 }
 
 
 def check_names(config: DictConfig) -> Iterable[str]:
-    """Check that verl knows what the configuration names; what a file of the user's defines is left to verl."""
+    """Check that verl knows what the configuration names; what a file of the user's defines is left
+    to verl."""
     files = {
         _AGENT_LOOP: config.actor_rollout_ref.rollout.agent.agent_loop_config_path,
         "reward.reward_manager.name": config.reward.reward_manager.source != "register",
@@ -58,7 +69,8 @@ def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
 
 def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
     """Check that the prompts fill a batch, and that the epochs are long enough for all steps."""
-    batch, epochs = config.data.train_batch_size, config.trainer.total_epochs
+    batch = config.data.train_batch_size
+    epochs = config.trainer.total_epochs
     steps = config.trainer.total_training_steps
     if config.trainer.val_only:
         return
@@ -66,17 +78,28 @@ def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
         few = f"{prompts} usable prompts, fewer than data.train_batch_size={batch}"
         yield f"data.train_files has {few}; lower it, or add data"
     elif steps and steps > prompts // batch * epochs:
-        end = f"trainer.total_epochs={epochs} over {prompts} prompts ends after step {prompts // batch * epochs}"
-        yield f"trainer.total_training_steps={steps}: {end}; set trainer.total_epochs={-(-steps // (prompts // batch))}"
+        end = (
+            f"trainer.total_epochs={epochs} over {prompts} prompts ends after step"
+            f" {prompts // batch * epochs}"
+        )
+        yield (
+            f"trainer.total_training_steps={steps}: {end}; set"
+            f" trainer.total_epochs={-(-steps // (prompts // batch))}"
+        )
 
 
 def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
     """Check what verl's V1 trainers of both methods need."""
     mode = config.trainer.v1.trainer_mode
     pool = config.reward.reward_model
-    if (longest := config.actor_rollout_ref.rollout.max_model_len) and longest <= config.data.max_prompt_length:
+    if (
+        longest := config.actor_rollout_ref.rollout.max_model_len
+    ) and longest <= config.data.max_prompt_length:
         limit = f"data.max_prompt_length={config.data.max_prompt_length}"
-        yield f"actor_rollout_ref.rollout.max_model_len={longest} leaves no room for a response after {limit}; raise it"
+        yield (
+            f"actor_rollout_ref.rollout.max_model_len={longest} leaves no room for a response after"
+            f" {limit}; raise it"
+        )
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
     if mode not in modes:
@@ -84,13 +107,20 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
     for section in (ACTOR, PRM) if mode not in VERL_MODES else ():
         if OmegaConf.select(config, f"{section}.checkpoint.async_save"):
             key = f"{section}.checkpoint.async_save=true"
-            yield f"{key} leaves no moment at which a checkpoint is known to be whole; set it to false"
+            yield (
+                f"{key} leaves no moment at which a checkpoint is known to be whole; set it to"
+                " false"
+            )
     if pool.enable and not pool.enable_resource_pool:
-        yield "reward.reward_model.enable=true scores in time with enable_resource_pool=true only; set that, too"
+        yield (
+            "reward.reward_model.enable=true scores in time with enable_resource_pool=true only;"
+            " set that, too"
+        )
 
 
 def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
-    """Check that sizes divide, passes are large enough and kernels exist, for the ``trained`` sections."""
+    """Check that sizes divide, passes are large enough and kernels exist, for the ``trained``
+    sections."""
     for section in trained:
         parallel, budgets = _parallel_ranks(config, section)
         yield from _check_batches(config, section, parallel)
@@ -98,29 +128,46 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
     yield from _check_model(config, "actor_rollout_ref.model", config.actor_rollout_ref.actor)
     if PRM in trained:
         yield from _check_model(config, "prm.model", config.prm)
-    rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    rollout = config.actor_rollout_ref.rollout
+    model = config.actor_rollout_ref.model
     merged = (model.get("lora") or {}).get("merge", False)
     if rollout.get("name") == "transformers" and has_adapter(model) and not merged:
-        yield "actor_rollout_ref.model.lora.merge must be true: rollout.name=transformers cannot serve LoRA adapters"
+        yield (
+            "actor_rollout_ref.model.lora.merge must be true: rollout.name=transformers cannot"
+            " serve LoRA adapters"
+        )
     elif has_adapter(model) and not merged and rollout.load_format == "dummy":
-        # verl would send it once as float32 from the host, where an embedding of 2 GiB does not fit a bucket.
+        # verl would send it once as float32 from the host, where an embedding of 2 GiB does not fit
+        # a bucket.
         key = "actor_rollout_ref.rollout.load_format"
-        yield f"{key}=dummy leaves the model below a LoRA adapter to a first transfer; set it to safetensors"
-    named = {key: OmegaConf.select(config, key, default="fsdp2") for section in trained for key in STRATEGIES[section]}
+        yield (
+            f"{key}=dummy leaves the model below a LoRA adapter to a first transfer; set it to"
+            " safetensors"
+        )
+    named = {
+        key: OmegaConf.select(config, key, default="fsdp2")
+        for section in trained
+        for key in STRATEGIES[section]
+    }
     if config.trainer.device == "cpu":
         for key, strategy in named.items():
             if strategy != "fsdp2":
                 yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
     elif config.trainer.n_gpus_per_node * config.trainer.nnodes == 1 and "fsdp" in named.values():
         keys = ", ".join(key for key, strategy in named.items() if strategy == "fsdp")
-        yield f"{keys}: fsdp does not shard on one GPU, where verl's offloading frees nothing; set fsdp2"
+        yield (
+            f"{keys}: fsdp does not shard on one GPU, where verl's offloading frees nothing; set"
+            " fsdp2"
+        )
 
 
 def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, int]]:
-    """Return the ranks that share a sequence or the weights and, by key of a token budget, those of a sequence."""
+    """Return the ranks that share a sequence or the weights and, by key of a token budget, those of
+    a sequence."""
     if section == CRITIC:
         parallel = config.critic.fsdp.get("ulysses_sequence_parallel_size", 1)
-        # Which verl 0.9.1 reads for updates and values alike; only prime_ext's configurations have it.
+        # Which verl 0.9.1 reads for updates and values alike; only prime_ext's configurations have
+        # it.
         key = "ppo_infer_max_token_len_per_gpu"
         return parallel, {f"critic.{key}": parallel} if key in config.critic else {}
     if section == PRM:
@@ -132,10 +179,15 @@ def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, in
     parallel = share = sequence_parallel_ranks(policy.actor)
     of_reference = sequence_parallel_ranks(policy.ref)
     if policy.actor.strategy == MEGATRON:
-        parallel = math.prod(policy.actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL)
+        parallel = math.prod(
+            policy.actor.megatron[f"{name}_parallel_size"] for name in MEGATRON_PARALLEL
+        )
         share = of_reference = policy.actor.megatron.context_parallel_size
     key = "log_prob_max_token_len_per_gpu"
-    budgets = {f"{ACTOR}.ppo_max_token_len_per_gpu": share, f"actor_rollout_ref.rollout.{key}": share}
+    budgets = {
+        f"{ACTOR}.ppo_max_token_len_per_gpu": share,
+        f"actor_rollout_ref.rollout.{key}": share,
+    }
     if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
         budgets[f"actor_rollout_ref.ref.{key}"] = of_reference
     return parallel, budgets
@@ -143,26 +195,37 @@ def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, in
 
 def _check_batches(config: DictConfig, section: str, parallel: int) -> Iterable[str]:
     """Check that a batch divides into mini-batches, and these over ranks and micro-batches."""
-    prompts, rollouts = prompts_per_update(config), config.actor_rollout_ref.rollout.n
+    prompts = prompts_per_update(config)
+    rollouts = config.actor_rollout_ref.rollout.n
     batch = f"data.train_batch_size={prompts}"
     if prompts != config.data.train_batch_size:
-        batch = f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
+        batch = (
+            f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
+        )
     own: Any = OmegaConf.select(config, section)
     prefix = "" if section == PRM else "ppo_"
-    mini_batch, size = own[f"{prefix}mini_batch_size"], f"{prefix}micro_batch_size_per_gpu"
+    mini_batch = own[f"{prefix}mini_batch_size"]
+    size = f"{prefix}micro_batch_size_per_gpu"
     micro = None if own.use_dynamic_bsz else own[size]
-    key, together = f"{section}.{prefix}mini_batch_size={mini_batch}", mini_batch * rollouts
+    key = f"{section}.{prefix}mini_batch_size={mini_batch}"
+    together = mini_batch * rollouts
     ranks = max(1, config.trainer.n_gpus_per_node * config.trainer.nnodes // (parallel or 1))
     if mini_batch > prompts:
         yield f"{key} is above {batch}"
     elif prompts % mini_batch:
         yield f"{batch} is not a multiple of {key}"
     elif together % ranks:
-        yield f"{key} times rollout.n={rollouts} is {together}, which do not divide over {ranks} data-parallel ranks"
+        yield (
+            f"{key} times rollout.n={rollouts} is {together}, which do not divide over {ranks}"
+            " data-parallel ranks"
+        )
     elif not micro and not own.use_dynamic_bsz:
         yield f"{section}.{size} is not set; set it, or {section}.use_dynamic_bsz=true"
     elif micro and (together // ranks) % micro:
-        yield f"{key} is {together // ranks} rollouts per rank, not a multiple of the micro-batch of {micro}"
+        yield (
+            f"{key} is {together // ranks} rollouts per rank, not a multiple of the micro-batch of"
+            f" {micro}"
+        )
 
 
 def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) -> Iterable[str]:
@@ -175,7 +238,10 @@ def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) 
         if not isinstance(tokens, int) or tokens * ranks < longest:
             shared = f" times ulysses_sequence_parallel_size={ranks}" if ranks > 1 else ""
             wanted = f"data.max_prompt_length + data.max_response_length = {longest}"
-            yield f"{key}={tokens}{shared} is less than {wanted}; set it to {-(-longest // ranks)} or more"
+            yield (
+                f"{key}={tokens}{shared} is less than {wanted}; set it to {-(-longest // ranks)} or"
+                " more"
+            )
 
 
 def get_attention(model: Any) -> str:
@@ -184,9 +250,11 @@ def get_attention(model: Any) -> str:
 
 
 def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[str]:
-    """Check that fused kernels exist; verl exchanges the parts of a sequence inside of flash-attn only."""
+    """Check that fused kernels exist; verl exchanges the parts of a sequence inside of flash-attn
+    only."""
     model: Any = OmegaConf.select(config, key)
-    allowed, device = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS, config.trainer.device
+    allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
+    device = config.trainer.device
     backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
     if model.get("use_fused_kernels") and backend not in allowed:
         named = f"{key}.fused_kernel_options.impl_backend={backend}"
@@ -195,4 +263,7 @@ def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[
     attention = get_attention(model)
     if ranks > 1 and not attention.startswith("flash_attention"):
         named = f"{key}.override_config.attn_implementation={attention}"
-        yield f"{named} cuts sequences with ulysses_sequence_parallel_size={ranks}; leave it at flash_attention_2"
+        yield (
+            f"{named} cuts sequences with ulysses_sequence_parallel_size={ranks}; leave it at"
+            " flash_attention_2"
+        )

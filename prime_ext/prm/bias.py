@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained bias of the PRM's cross-entropy: one number alongside the engine, with an optimizer of its own."""
+"""The trained bias of the PRM's cross-entropy: one number alongside the engine, with an optimizer
+of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json
 
 BETAS = (0.9, 0.99)
-# At the logit of the mean outcome the first gradient is 0 but for rounding, of which AdamW must not make a full step.
+# At the logit of the mean outcome the first gradient is 0 but for rounding, of which AdamW must not
+# make a full step.
 EPSILON = 1e-4
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -21,12 +23,15 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class OutcomeBias:
     """b in sigmoid(beta * Q + b), a float64 on the device, the same on all ranks.
 
-    AdamW without weight decay steps with the engine's optimizer, and skips what it skips (gradients not finite).
+    AdamW without weight decay steps with the engine's optimizer, and skips what it skips (gradients
+    not finite).
     """
 
     def __init__(self, lr: float):
         self._started = False
-        self.parameter = torch.nn.Parameter(torch.tensor(0.0, dtype=torch.float64, device=get_device_name()))
+        self.parameter = torch.nn.Parameter(
+            torch.tensor(0.0, dtype=torch.float64, device=get_device_name())
+        )
         self._optimizer = torch.optim.AdamW([self.parameter], lr, BETAS, EPSILON, weight_decay=0.0)
 
     @property
@@ -63,13 +68,18 @@ class OutcomeBias:
         """Write b, its moments, and the beta it belongs to."""
         moments = self._optimizer.state.get(self.parameter, {})
         state = {name: float(moments[name]) if moments else 0.0 for name in _MOMENTS}
-        write_json(folder / BIAS_FILE, {"bias": self.value if self._started else None, "beta": beta, **state})
+        write_json(
+            folder / BIAS_FILE,
+            {"bias": self.value if self._started else None, "beta": beta, **state},
+        )
 
     def load(self, folder: Path) -> None:
-        """Restore what :meth:`save` wrote. Raises FileNotFoundError where the checkpoint was saved without a bias."""
+        """Restore what :meth:`save` wrote. Raises FileNotFoundError where the checkpoint was saved
+        without a bias."""
         if not (folder / BIAS_FILE).is_file():
             raise FileNotFoundError(
-                f"the checkpoint has no bias of the PRM, {folder / BIAS_FILE}; it was saved with prm.bias_lr=null"
+                f"the checkpoint has no bias of the PRM, {folder / BIAS_FILE}; it was saved with"
+                " prm.bias_lr=null"
             )
         state = read_json(folder / BIAS_FILE)
         if state["bias"] is None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM's fields in the store of rollouts, and its loss in the form that verl's engines call."""
+"""The implicit PRM's fields in the store of rollouts, and its loss in the form that verl's engines
+call."""
 
 from typing import Any
 
@@ -10,7 +11,8 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.prm.bias import OutcomeBias
 
-# Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
+# Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are
+# one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
 REFERENCE_LOG_PROBS = "prm_reference_log_probs"
 LABEL = "prm_label"
@@ -18,11 +20,13 @@ WEIGHT = "prm_weight"
 OFFSET = "prm_offset"
 ROW = "prm_row"
 
-# What verl's engines and the loss read of a rollout without images, less what the PRM itself has written; and of any.
+# What verl's engines and the loss read of a rollout without images, less what the PRM itself has
+# written; and of any.
 TEXT_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 INPUT_FIELDS = (*TEXT_FIELDS, "multi_modal_inputs")
 
-# Options of `score`: the field to write to, and rows of a mini-batch over all ranks, if passes may not cross them.
+# Options of `score`: the field to write to, and rows of a mini-batch over all ranks, if passes may
+# not cross them.
 OUTPUT_FIELD = "prm_output_field"
 MINI_BATCH_ROWS = "prm_mini_batch_rows"
 
@@ -36,9 +40,11 @@ def pad_responses(value: Any, responses: Any) -> torch.Tensor:
         value: jagged, of complete sequences; a token's value is at the place before it.
         responses: jagged, of the responses. No prompt is empty.
     """
-    length_B1, end_B1 = responses.offsets().diff()[:, None], value.offsets()[1:, None]
+    length_B1 = responses.offsets().diff()[:, None]
+    end_B1 = value.offsets()[1:, None]
     place_T = torch.arange(responses.to_padded_tensor(0).shape[1], device=value.device)
-    # Pad with distinct indices: gathering one index repeatedly would serialize its gradient atomics.
+    # Pad with distinct indices: gathering one index repeatedly would serialize its gradient
+    # atomics.
     index_BT = (end_B1 - length_B1 - 1 + place_T) % len(value.values())
     return value.values()[index_BT].masked_fill(place_T >= length_B1, 0.0)
 
@@ -46,9 +52,9 @@ def pad_responses(value: Any, responses: Any) -> torch.Tensor:
 class PRMLoss:
     """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
 
-    The driver has prepared the rows' fields (target, weight, offset). Weights contain the size of the mini-batch, so
-    the sum over micro-batches and ranks is its loss. Engines average gradients over data-parallel ranks, hence the
-    factor ``dp_size``.
+    The driver has prepared the rows' fields (target, weight, offset). Weights contain the size of
+    the mini-batch, so the sum over micro-batches and ranks is its loss. Engines average gradients
+    over data-parallel ranks, hence the factor ``dp_size``.
 
     Attributes:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
@@ -66,9 +72,12 @@ class PRMLoss:
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Compute the loss of one micro-batch; the second value is empty: verl already reports the summed loss."""
+        """Compute the loss of one micro-batch; the second value is empty: verl already reports the
+        summed loss."""
         log_prob_BT = pad_responses(model_output["log_probs"], data["responses"])
-        fields = data.select(self.reference, LABEL, WEIGHT, OFFSET, ROW, "response_mask").to_padded_tensor(0)
+        fields = data.select(
+            self.reference, LABEL, WEIGHT, OFFSET, ROW, "response_mask"
+        ).to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         if self._recorded is not None:
             length_B = data["responses"].offsets().diff()
@@ -85,7 +94,8 @@ class PRMLoss:
 
     def stop_recording(self) -> dict[int, torch.Tensor]:
         """Stop, and return the response log-probabilities by row number."""
-        recorded, self._recorded = self._recorded, None
+        recorded = self._recorded
+        self._recorded = None
         if not recorded:
             return {}
         rows, lengths, padded = zip(*recorded, strict=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of rows to mini-batches of the PRM, so that results do not depend on the number of ranks."""
+"""Assignment of rows to mini-batches of the PRM, so that results do not depend on the number of
+ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ class MiniBatchPlan:
 
     Attributes:
         order: row numbers rank after rank, and for each rank its share of every mini-batch in turn.
-        weight_B: weight of each row in its mini-batch's loss: 1 / (valid rows in it), 0 for padding.
+        weight_B: weight of each row in its mini-batch's loss: 1 / (valid rows in it), 0 for
+            padding.
         mini_batch_B: number of each row's mini-batch, from 0.
     """
 
@@ -34,22 +36,26 @@ def plan_mini_batches(
 ) -> MiniBatchPlan:
     """Spread the rows over mini-batches and ranks.
 
-    Valid rows are split evenly over the mini-batches in the order of their keys, which keeps complete groups together;
-    padding fills up each of them. Inside a mini-batch the ranks share the rows by sequence length. So the composition
-    of mini-batches is the same for any number of ranks and any order of the rows.
+    Valid rows are split evenly over the mini-batches in the order of their keys, which keeps
+    complete groups together; padding fills up each of them. Inside a mini-batch the ranks share the
+    rows by sequence length. So the composition of mini-batches is the same for any number of ranks
+    and any order of the rows.
 
-    ``lengths`` are in tokens, ``mini_batch_size`` is in rows over all ranks; ``replayed`` rows, of earlier steps, are
-    split evenly by themselves. Raises ValueError where the sizes do not divide.
+    ``lengths`` are in tokens, ``mini_batch_size`` is in rows over all ranks; ``replayed`` rows, of
+    earlier steps, are split evenly by themselves. Raises ValueError where the sizes do not divide.
     """
     rows = len(keys)
     if rows % mini_batch_size or mini_batch_size % data_parallel_size:
         raise ValueError(
-            f"{rows} rows do not divide into mini-batches of {mini_batch_size} over {data_parallel_size} ranks"
+            f"{rows} rows do not divide into mini-batches of {mini_batch_size} over"
+            f" {data_parallel_size} ranks"
         )
     count = rows // mini_batch_size
     by_key = sorted(range(rows), key=lambda row: keys[row])
     old = replayed or [False] * rows
-    parts = [[row for row in by_key if not padding[row] and old[row] == again] for again in (False, True)]
+    parts = [
+        [row for row in by_key if not padding[row] and old[row] == again] for again in (False, True)
+    ]
     spare = [row for row in by_key if padding[row]]
 
     weight_B = torch.zeros(rows)
@@ -61,10 +67,15 @@ def plan_mini_batches(
         if members:
             weight_B[members] = 1.0 / len(members)
         fill = mini_batch_size - len(members)
-        members, spare = members + spare[:fill], spare[fill:]
+        members = members + spare[:fill]
+        spare = spare[fill:]
         mini_batch_B[members] = number
-        workload = calculate_workload(torch.tensor([lengths[row] for row in members], dtype=torch.int64))
-        partitions = get_seqlen_balanced_partitions(workload, k_partitions=data_parallel_size, equal_size=True)
+        workload = calculate_workload(
+            torch.tensor([lengths[row] for row in members], dtype=torch.int64)
+        )
+        partitions = get_seqlen_balanced_partitions(
+            workload, k_partitions=data_parallel_size, equal_size=True
+        )
         for share, partition in zip(shares, partitions, strict=True):
             share.extend(members[position] for position in sorted(partition))
     return MiniBatchPlan([row for share in shares for row in share], weight_B, mini_batch_B)

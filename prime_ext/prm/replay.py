@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts of the last PRM updates, to be drawn again: a safetensors file per update, :data:`FIELDS` per rollout."""
+"""Rollouts of the last PRM updates, to be drawn again: a safetensors file per update,
+:data:`FIELDS` per rollout."""
 
 import os
 import re
@@ -13,7 +14,8 @@ from safetensors.torch import save_file
 
 from prime_ext.utils.files import write_atomically
 
-# Of a rollout, with the dtypes of the file: its tokens, the reference's log-probabilities of the response, the outcome.
+# Of a rollout, with the dtypes of the file: its tokens, the reference's log-probabilities of the
+# response, the outcome.
 FIELDS = {
     "prompts": torch.int32,
     "responses": torch.int32,
@@ -28,7 +30,8 @@ _FILE = re.compile(r"update_(\d{9})\.safetensors")
 class PRMReplay:
     """The batches of the last updates, oldest first.
 
-    What is drawn depends on the update's number and on what was added before, so a resumed run draws the same.
+    What is drawn depends on the update's number and on what was added before, so a resumed run
+    draws the same.
 
     Args:
         n_batches: how many updates are remembered (``prm.replay``).
@@ -43,10 +46,18 @@ class PRMReplay:
         self._batches: dict[int, Path] = {}
 
     def draw(self, new: int) -> list[dict[str, torch.Tensor]]:
-        """Draw ``new`` rollouts without replacement, or all there are: their fields and ``input_ids``."""
-        places = [(number, row) for number in sorted(self._batches) for row in range(_size(self._batches[number]))]
+        """Draw ``new`` rollouts without replacement, or all there are: their fields and
+        ``input_ids``."""
+        places = [
+            (number, row)
+            for number in sorted(self._batches)
+            for row in range(_size(self._batches[number]))
+        ]
         generator = torch.Generator().manual_seed(self._next)
-        drawn = [places[place] for place in torch.randperm(len(places), generator=generator)[:new].tolist()]
+        drawn = [
+            places[place]
+            for place in torch.randperm(len(places), generator=generator)[:new].tolist()
+        ]
         rollouts = {}
         for number in {number for number, _ in drawn}:
             with safe_open(self._batches[number], framework="pt") as file:
@@ -55,7 +66,8 @@ class PRMReplay:
         return [rollouts[place] for place in drawn]
 
     def add(self, batch: Mapping[str, Sequence[torch.Tensor]]) -> None:
-        """Remember a batch, a tensor for each rollout and field, and forget the one that is too old for it."""
+        """Remember a batch, a tensor for each rollout and field, and forget the one that is too old
+        for it."""
         number = self._next
         self._settle()
         self._batches[number] = self.folder / _name(number)
@@ -70,7 +82,8 @@ class PRMReplay:
             self._batches.pop(old).unlink()
 
     def save(self, folder: Path) -> None:
-        """Put all batches into a folder of a checkpoint; files are linked, so that they take no more room."""
+        """Put all batches into a folder of a checkpoint; files are linked, so that they take no
+        more room."""
         self._settle()
         self._fill(folder)
 
@@ -81,7 +94,8 @@ class PRMReplay:
         """
         if not folder.is_dir():
             raise FileNotFoundError(
-                f"the checkpoint has no replayed rollouts at {folder}; it was saved with prm.replay=0"
+                f"the checkpoint has no replayed rollouts at {folder}; it was saved with"
+                " prm.replay=0"
             )
         files = _files(folder)
         self._batches = {number: files[number] for number in sorted(files)[-self.n_batches :]}
@@ -91,7 +105,8 @@ class PRMReplay:
         return max(self._batches, default=0) + 1
 
     def _settle(self) -> None:
-        """Have the batches in the folder, and no file of another run or of updates that are done again."""
+        """Have the batches in the folder, and no file of another run or of updates that are done
+        again."""
         if not self._settled:
             self._fill(self.folder)
             self._batches = {number: self.folder / _name(number) for number in self._batches}
@@ -108,7 +123,10 @@ class PRMReplay:
 
 def _read(file: safe_open, row: int) -> dict[str, torch.Tensor]:
     rollout = {name: file.get_tensor(f"{row}.{name}") for name in FIELDS}
-    rollout = {name: value if value.is_floating_point() else value.long() for name, value in rollout.items()}
+    rollout = {
+        name: value if value.is_floating_point() else value.long()
+        for name, value in rollout.items()
+    }
     return {**rollout, "input_ids": torch.cat((rollout["prompts"], rollout["responses"]))}
 
 

@@ -5,8 +5,9 @@ reward.custom_reward_function.path=pkg://prime_ext.reward.compute_score
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.sources.my_set=math
 
-Grader processes and the sandbox live in one Ray actor a node (:mod:`prime_ext.reward.node_actor`): one for each of
-verl's reward workers would oversubscribe the cores. Without Ray they live in the calling process.
+Grader processes and the sandbox live in one Ray actor a node (:mod:`prime_ext.reward.node_actor`):
+one for each of verl's reward workers would oversubscribe the cores. Without Ray they live in the
+calling process.
 """
 
 import functools
@@ -43,7 +44,8 @@ _MAX_LOGGED = 200  # characters
 
 
 class NodeVerifiers:
-    """Verifiers in the Ray actor of a node or in this process, each made when its task is first needed."""
+    """Verifiers in the Ray actor of a node or in this process, each made when its task is first
+    needed."""
 
     def __init__(self, settings: Settings):
         for module in user_modules():
@@ -51,7 +53,9 @@ class NodeVerifiers:
         self._settings = settings
         self._verifiers: dict[str, TaskVerifier] = {}
 
-    async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+    async def verify(
+        self, task: str, response: str, gold: Any, options: Mapping[str, Any]
+    ) -> Verdict:
         """Judge one response. An exception of the verifier is a failure of the grader."""
         start = time.perf_counter()
         try:
@@ -65,18 +69,24 @@ class NodeVerifiers:
 
 
 def _prompt(extra_info: Mapping[str, Any]) -> str:
-    """Return the text of the user's messages in ``extra_info.raw_prompt``. ``ValueError``: there are none."""
+    """Return the text of the user's messages in ``extra_info.raw_prompt``. ``ValueError``: there
+    are none."""
     if extra_info.get("raw_prompt") is None:
         raise ValueError(
-            "math_strictness=no_restatement compares answers with extra_info.raw_prompt, which is not there; set "
-            "reward.reward_manager.name=naive_with_prompt, or math_strictness=lenient"
+            "math_strictness=no_restatement compares answers with extra_info.raw_prompt, which is"
+            " not there; set reward.reward_manager.name=naive_with_prompt, or"
+            " math_strictness=lenient"
         )
-    contents = [message["content"] for message in extra_info["raw_prompt"] if message["role"] == "user"]
+    contents = [
+        message["content"] for message in extra_info["raw_prompt"] if message["role"] == "user"
+    ]
     parts = [[{"text": content}] if isinstance(content, str) else content for content in contents]
     return "\n".join(str(part.get("text", "")) for content in parts for part in content)
 
 
-def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str, math_strictness: str) -> dict[str, Any]:
+def _task_options(
+    task: str, extra_info: Mapping[str, Any], code_reward: str, math_strictness: str
+) -> dict[str, Any]:
     if task == "math" and math_strictness == "no_restatement":
         return {"prompt": _prompt(extra_info)}
     if task == "code":
@@ -89,7 +99,8 @@ def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str, ma
 def reward_info(verdict: Verdict) -> dict[str, Any]:
     """Return the columns that verl stores of a verdict.
 
-    A response that could not be judged has score 0 and ``grader_failure`` 1 (see ``prime.verifier.on_failure``).
+    A response that could not be judged has score 0 and ``grader_failure`` 1 (see
+    ``prime.verifier.on_failure``).
     """
     score = 0.0 if verdict.score is None else verdict.score
     return {
@@ -119,12 +130,16 @@ def prepare(
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
 ) -> NodeActor:
-    """Register the sources of :func:`compute_score`, and return the verifiers of this node, with these settings.
+    """Register the sources of :func:`compute_score`, and return the verifiers of this node, with
+    these settings.
 
-    Raises ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is neither of the two.
+    Raises ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is
+    neither of the two.
     """
     if math_strictness not in MATH_STRICTNESS:
-        raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")
+        raise ValueError(
+            f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}"
+        )
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
     # They come as OmegaConf's mappings.
@@ -145,18 +160,21 @@ async def compute_score(
     reward_router_address: str | None = None,
     reward_model_tokenizer: Any = None,
 ) -> dict[str, Any]:
-    """Judge one response, in the signature of verl's reward loop. Return the columns of :func:`reward_info`.
+    """Judge one response, in the signature of verl's reward loop. Return the columns of
+    :func:`reward_info`.
 
     Args:
         data_source: selects the verifier (:mod:`prime_ext.verifiers.sources`).
         solution_str: the response.
         ground_truth: the gold answer, or the tests of a program.
-        extra_info: of the row. Multiple choice reads ``options`` (their names) or ``n_options``, mathematics
-            ``raw_prompt``, which this package's reward managers add.
+        extra_info: of the row. Multiple choice reads ``options`` (their names) or ``n_options``,
+            mathematics ``raw_prompt``, which this package's reward managers add.
         sources: tasks of further data sources, ``{pattern: task}``.
-        code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests that pass (PRIME).
-        math_strictness: ``no_restatement``: an unevaluated expression is as right as its value, unless the prompt has
-            it (:mod:`prime_ext.verifiers.math.restatement`); ``lenient``: also then, as in evaluation.
+        code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests
+            that pass (PRIME).
+        math_strictness: ``no_restatement``: an unevaluated expression is as right as its value,
+            unless the prompt has it (:mod:`prime_ext.verifiers.math.restatement`); ``lenient``:
+            also then, as in evaluation.
         verifiers: settings of the verifiers by task, e.g. ``{code: {seconds: 5, memory_mb: 512}}``.
         reward_router_address, reward_model_tokenizer: of verl's reward model; not used.
 
@@ -166,7 +184,10 @@ async def compute_score(
     """
     node = prepare(sources, code_reward, math_strictness, verifiers)
     source = find_source(data_source)
-    options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
+    options = {
+        **source.options,
+        **_task_options(source.task, extra_info or {}, code_reward, math_strictness),
+    }
     start = time.perf_counter()
     try:
         verdict = await node.ask("verify", source.task, solution_str, ground_truth, options)

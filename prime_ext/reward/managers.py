@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reward managers of verl's reward loop (``reward.reward_manager.name``), which judge one response at a time.
+"""Reward managers of verl's reward loop (``reward.reward_manager.name``), which judge one response
+at a time.
 
 * ``naive_with_prompt``: verl's ``naive``, which also passes the prompt to the reward function.
-* ``naive_with_step_scores``: also scores the steps of ``prime.steps``, for ``prime/process=step_scorer``.
-  ``prime.verifier.on_failure`` decides about a response without scores.
-* ``pspo_wrs``: step scores, accumulated and shaped (arXiv 2411.11681), with the sections ``pspo`` and ``step_scorer``.
-  A response without scores has the reward 0; ``pspo.on_failure`` decides about it.
+* ``naive_with_step_scores``: also scores the steps of ``prime.steps``, for
+  ``prime/process=step_scorer``. ``prime.verifier.on_failure`` decides about a response without
+  scores.
+* ``pspo_wrs``: step scores, accumulated and shaped (arXiv 2411.11681), with the sections ``pspo``
+  and ``step_scorer``. A response without scores has the reward 0; ``pspo.on_failure`` decides about
+  it.
 """
 
 import asyncio
@@ -44,7 +47,8 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @register(NAME)
 class PromptRewardManager(NaiveRewardManager):
-    """Reward manager that passes the prompt's messages to the reward function, as ``extra_info["raw_prompt"]``.
+    """Reward manager that passes the prompt's messages to the reward function, as
+    ``extra_info["raw_prompt"]``.
 
     A user's own function is guarded (:mod:`prime_ext.reward.user_function`).
     """
@@ -55,13 +59,16 @@ class PromptRewardManager(NaiveRewardManager):
         super().__init__(config, tokenizer, compute_score, **others)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Return reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        """Return reward and extra info of one response; of several outputs of an agent loop, of the
+        last one."""
         data = data[-1:]
         extras = data.non_tensor_batch
         info = np.empty(1, dtype=object)
         given = _column(extras, "extra_info") or {}
         info[0] = {**given, "raw_prompt": _column(extras, "raw_prompt")}
-        return await super().run_single(DataProto(batch=data.batch, non_tensor_batch={**extras, "extra_info": info}))
+        return await super().run_single(
+            DataProto(batch=data.batch, non_tensor_batch={**extras, "extra_info": info})
+        )
 
 
 def _column(extras: Mapping[str, Any], name: str) -> Any:
@@ -70,23 +77,36 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
 
 @register(step_scorer_settings.MANAGER)
 class StepScoresRewardManager(PromptRewardManager):
-    """Reward manager ``naive_with_prompt`` with step scores in the extra info, and the reward function's reward.
+    """Reward manager ``naive_with_prompt`` with step scores in the extra info, and the reward
+    function's reward.
 
-    ``score`` is None for the scorer of this node; all other arguments are verl's. Raises SettingsError: a section is
-    missing or wrong; StepRMError: without Ray, a model that cannot work.
+    ``score`` is None for the scorer of this node; all other arguments are verl's. Raises
+    SettingsError: a section is missing or wrong; StepRMError: without Ray, a model that cannot
+    work.
     """
 
     def __init__(
-        self, config: DictConfig, tokenizer: Any, compute_score: Any, score: Score | None = None, **others: Any
+        self,
+        config: DictConfig,
+        tokenizer: Any,
+        compute_score: Any,
+        score: Score | None = None,
+        **others: Any,
     ):
         super().__init__(config, tokenizer, compute_score, **others)
         steps, of_scorer = self.read_sections(config)
         if score is None:
-            score = functools.partial(connect(of_scorer, others.get("reward_router_address")).ask, "score")
+            score = functools.partial(
+                connect(of_scorer, others.get("reward_router_address")).ask, "score"
+            )
         self._scoring = StepScoring(steps, tokenizer, score)
 
-    def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        steps = read(Steps, OmegaConf.to_container(config.prime, resolve=True)["steps"], "prime.steps")
+    def read_sections(
+        self, config: DictConfig
+    ) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
+        steps = read(
+            Steps, OmegaConf.to_container(config.prime, resolve=True)["steps"], "prime.steps"
+        )
         return steps, step_scorer_settings.require_scorer(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -102,45 +122,63 @@ class PricedChain:
     reward: float | None = None
     factor: float | None = None  # h(n), the rule for single steps included
     score: float | None = None  # the accumulated score F; None where every step is paid for itself
-    paid: tuple[float, ...] = ()  # at the end of each step, with the reward as sum; empty if nothing is paid there
+    paid: tuple[
+        float, ...
+    ] = ()  # at the end of each step, with the reward as sum; empty if nothing is paid there
 
 
 class ChainPricing:
     """Accumulation, shaping and credit of the section ``pspo``, in float64.
 
-    Rewards travel in float32; what that cannot hold is refused, since the shape ``released`` grows without bound.
+    Rewards travel in float32; what that cannot hold is refused, since the shape ``released`` grows
+    without bound.
     """
 
     def __init__(self, settings: pspo_settings.PSPOSettings):
         self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
         self._credit = settings.credit
         self._accumulates = settings.accumulation is not None
-        self._at_steps = settings.accumulation is None or settings.accumulation.reward_position == "step_ends"
+        self._at_steps = (
+            settings.accumulation is None or settings.accumulation.reward_position == "step_ends"
+        )
 
     def __call__(self, scores: Sequence[float]) -> PricedChain:
-        """Return the reward for the scores of steps, 0 without a step. ``ValueError``: it is not a finite number."""
+        """Return the reward for the scores of steps, 0 without a step. ``ValueError``: it is not a
+        finite number."""
         if not scores:
             return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
         score_BS = torch.tensor([list(scores)], dtype=torch.float64)
         mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
-        paid = tuple(pay_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist()) if self._at_steps else ()
+        paid = (
+            tuple(pay_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
+            if self._at_steps
+            else ()
+        )
         if self._accumulates:
             value = self._chain(score_BS, mask_BS)
-            reward, factor, score = float(value.reward_B), float(value.factor_B), float(value.score_B)
+            reward = float(value.reward_B)
+            factor = float(value.factor_B)
+            score = float(value.score_B)
         else:
             shaped = self._chain.shape != "none"
             factor = float(self._chain.length_factor(mask_BS.sum(-1))) if shaped else 1.0
-            reward, score = math.fsum(paid), None
+            reward = math.fsum(paid)
+            score = None
         if not all(abs(amount) <= _LARGEST for amount in (reward, *paid)):
-            raise ValueError(f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold")
+            raise ValueError(
+                f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold"
+            )
         return PricedChain(reward, factor, score, paid)
 
 
 @register(pspo_settings.MANAGER)
 class PSPORewardManager(StepScoresRewardManager):
-    """Rewards step scores, and judges responses that have a gold answer if ``pspo.judge`` is set."""
+    """Rewards step scores, and judges responses that have a gold answer if ``pspo.judge`` is
+    set."""
 
-    def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
+    def read_sections(
+        self, config: DictConfig
+    ) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         self.settings, of_scorer = pspo_settings.read_pspo_sections(config)
         self._price = ChainPricing(self.settings)
         return self.settings.steps, of_scorer
@@ -170,7 +208,8 @@ class PSPORewardManager(StepScoresRewardManager):
             return PricedChain(), str(error)
 
     async def _judge(self, data: DataProto) -> dict[str, Any] | None:
-        """Return the verdict, with ``acc`` and ``grader_failure``; None if none is wanted or possible."""
+        """Return the verdict, with ``acc`` and ``grader_failure``; None if none is wanted or
+        possible."""
         section = _column(data.non_tensor_batch, "reward_model")
         gold = section.get("ground_truth") if isinstance(section, Mapping) else None
         if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):
@@ -181,6 +220,8 @@ class PSPORewardManager(StepScoresRewardManager):
         except Exception as error:
             logger.exception("the reward function broke")
             detail = f"{type(error).__name__}: {error}"
-            return reward_info(grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail))
+            return reward_info(
+                grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
+            )
         known = {"acc": float(judged["reward_score"]), "grader_failure": 0.0, "verifier_detail": ""}
         return {**known, **judged["reward_extra_info"]}

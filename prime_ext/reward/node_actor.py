@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Ray actor for all reward workers of a node: found by name, started by the first, replaced when it dies."""
+"""A Ray actor for all reward workers of a node: found by name, started by the first, replaced when
+it dies."""
 
 import asyncio
 import logging
@@ -20,10 +21,14 @@ class NodeFailure(Exception):
 
 
 class NodeActor:
-    """``cls(*arguments)`` in this node's actor ``name``, with Ray's ``options``; without Ray in this process."""
+    """``cls(*arguments)`` in this node's actor ``name``, with Ray's ``options``; without Ray in
+    this process."""
 
     def __init__(self, name: str, cls: type, *arguments: Any, **options: Any):
-        self._name, self._cls, self._arguments, self._options = name, cls, arguments, options
+        self._name = name
+        self._cls = cls
+        self._arguments = arguments
+        self._options = options
         self._actor: Any = None
         self._started: Any = None  # the actor that has answered
         self._local = None if ray.is_initialized() else cls(*arguments)
@@ -42,7 +47,8 @@ class NodeActor:
         return self._actor
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Return what a method returns; if the actor died, that of a new one. Raises :class:`NodeFailure`."""
+        """Return what a method returns; if the actor died, that of a new one. Raises
+        :class:`NodeFailure`."""
         if self._local is not None:
             return await getattr(self._local, method)(*arguments)
         name = f"{self._name.replace('_', ' ')} of this node"
@@ -56,12 +62,16 @@ class NodeActor:
             except (asyncio.TimeoutError, TimeoutError):
                 gpus = self._options.get("num_gpus", 0)
                 why = f"the {gpus:g} GPUs that it reserves are not free, or its model does not load"
-                raise NodeFailure(f"the {name} did not start in {START_SECONDS:g} s: {why}") from None
+                raise NodeFailure(
+                    f"the {name} did not start in {START_SECONDS:g} s: {why}"
+                ) from None
             except (RayTaskError, RayActorError) as error:
                 if last or isinstance(error, RayTaskError):
                     # Ray's messages hold the whole traceback; the cause is their last line.
                     lines = [line for line in str(error).splitlines() if line.strip()]
-                    raise NodeFailure(f"{name}: {lines[-1] if lines else repr(error)}"[:500]) from error
+                    raise NodeFailure(
+                        f"{name}: {lines[-1] if lines else repr(error)}"[:500]
+                    ) from error
                 # Another request may have replaced it already.
                 if self._actor is actor:
                     logger.warning("the %s died: %s", name, error)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step scorer of a node's reward workers, in a Ray actor (:mod:`prime_ext.reward.node_actor`) or this process."""
+"""The step scorer of a node's reward workers, in a Ray actor (:mod:`prime_ext.reward.node_actor`)
+or this process."""
 
 import asyncio
 import logging
@@ -19,7 +20,8 @@ MAX_CONCURRENCY = 10_000
 
 
 class Gatherer:
-    """Scores together the responses that arrive while it scores others. Belongs to one event loop."""
+    """Scores together the responses that arrive while it scores others. Belongs to one event
+    loop."""
 
     def __init__(self, scorer: StepScorer):
         self._scorer = scorer
@@ -48,11 +50,14 @@ class Gatherer:
 
 
 async def score_each(scorer: StepScorer, chains: Sequence[Chain]) -> list[Outcome]:
-    """Score responses; if that fails, one by one, so that only those that fail alone have no scores."""
+    """Score responses; if that fails, one by one, so that only those that fail alone have no
+    scores."""
     try:
         outcomes = list(await scorer.score(chains))
         if len(outcomes) != len(chains):
-            raise StepRMError(f"the scorer gave {len(outcomes)} results for {len(chains)} responses")
+            raise StepRMError(
+                f"the scorer gave {len(outcomes)} results for {len(chains)} responses"
+            )
         return outcomes
     except Exception as error:
         if len(chains) > 1:
@@ -87,7 +92,8 @@ class NodeStepScorer:
 
 
 def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeActor:
-    """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one cannot work."""
+    """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one
+    cannot work."""
     gpus = 0.0 if isinstance(scorer, ServerSettings) else scorer.actor.num_gpus
     options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": gpus}
     return NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)

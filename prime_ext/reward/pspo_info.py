@@ -7,7 +7,15 @@ from typing import Any
 FAILURE = "reward_failure"
 # Means over the responses that have a value; PRIME logs those of scores as the PRM's.
 MEANS_OF_SCORES = ("step_score", "lowest_step_score", "contexts_cut", "steps_cut", "scorer_seconds")
-MEANS = ("score", "acc", FAILURE, *MEANS_OF_SCORES, "chain_score", "chain_factor", "steps_timed_out")
+MEANS = (
+    "score",
+    "acc",
+    FAILURE,
+    *MEANS_OF_SCORES,
+    "chain_score",
+    "chain_factor",
+    "steps_timed_out",
+)
 # What was not judged has no such value; the number there is for verl.
 _UNLESS = {"acc": "grader_failure", "score": FAILURE}
 

@@ -21,7 +21,8 @@ _LONGEST = 200  # characters
 
 @dataclass(frozen=True)
 class ScoredSteps:
-    """Response with its steps and scores, or the reason for none; ``seconds`` from cut to scores include waiting."""
+    """Response with its steps and scores, or the reason for none; ``seconds`` from cut to scores
+    include waiting."""
 
     cut: Cut
     n_tokens: int
@@ -30,7 +31,8 @@ class ScoredSteps:
     seconds: float
 
     def info(self) -> dict[str, Any]:
-        """Return the extra info of the reward, None where scores are missing. Lists are JSON: verl averages numbers."""
+        """Return the extra info of the reward, None where scores are missing. Lists are JSON: verl
+        averages numbers."""
         scores = self.scores
         values = () if scores is None else scores.scores
         return {
@@ -48,13 +50,16 @@ class ScoredSteps:
 
 
 class StepScoring:
-    """Scorer that cuts responses, in tokens of the policy, into steps with content and lets ``score`` score them."""
+    """Scorer that cuts responses, in tokens of the policy, into steps with content and lets
+    ``score`` score them."""
 
     def __init__(self, steps: StepSettings, tokenizer: Any, score: Score):
-        self._cutter, self._score = ResponseCutter(steps, tokenizer), score
+        self._cutter = ResponseCutter(steps, tokenizer)
+        self._score = score
 
     async def __call__(self, row: Any) -> ScoredSteps:
-        ids, loop = response_ids(row), asyncio.get_running_loop()
+        ids = response_ids(row)
+        loop = asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).join_empty_steps())
         start = time.perf_counter()
         scores, reason = await self._scores(cut, question(row.non_tensor_batch))
@@ -72,7 +77,10 @@ class StepScoring:
 
 def failure_info(reason: str) -> dict[str, Any]:
     """Return the columns of whether a response has no reward, and why."""
-    return {FAILURE: float(bool(reason)), "failure_detail": f"step scorer: {reason}"[:_LONGEST] if reason else ""}
+    return {
+        FAILURE: float(bool(reason)),
+        "failure_detail": f"step scorer: {reason}"[:_LONGEST] if reason else "",
+    }
 
 
 def response_ids(row: Any) -> list[int]:
@@ -84,7 +92,8 @@ def response_ids(row: Any) -> list[int]:
 
 
 def question(extras: Mapping[str, Any]) -> str:
-    """Return the question for models trained with it: ``extra_info.question``, else the user's last message."""
+    """Return the question for models trained with it: ``extra_info.question``, else the user's last
+    message."""
     extra = extras.get("extra_info")
     if isinstance(extra, Mapping) and isinstance(extra.get("question"), str):
         return extra["question"]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's reward function (``reward.custom_reward_function``), called so that it can neither hang nor end a run.
+"""A user's reward function (``reward.custom_reward_function``), called so that it can neither hang
+nor end a run.
 
-A function without ``async`` runs in killable processes (:mod:`prime_ext.verifiers.worker_pool`), which load it
-themselves; a coroutine function in the event loop of a thread, where it may wait for many requests at a time.
+A function without ``async`` runs in killable processes (:mod:`prime_ext.verifiers.worker_pool`),
+which load it themselves; a coroutine function in the event loop of a thread, where it may wait for
+many requests at a time.
 """
 
 import asyncio
@@ -29,7 +31,9 @@ _MEMORY = 1 << 60
 
 def start_pool(seconds: float, workers: int) -> WorkerPool:
     """Return the processes for :func:`call`; they stop a call after ``seconds``."""
-    return WorkerPool(workers, time_limit=seconds, memory_limit=_MEMORY, warm_up=f"{__name__}:warm_up")
+    return WorkerPool(
+        workers, time_limit=seconds, memory_limit=_MEMORY, warm_up=f"{__name__}:warm_up"
+    )
 
 
 def warm_up() -> None:
@@ -38,11 +42,14 @@ def warm_up() -> None:
 
 @functools.cache
 def load(path: str, name: str) -> Callable[..., Any]:
-    """Load a function as verl does, from ``pkg://module`` or a file, without verl. Raises what the module raises."""
+    """Load a function as verl does, from ``pkg://module`` or a file, without verl. Raises what the
+    module raises."""
     if path.startswith("pkg://"):
         module = importlib.import_module(path.removeprefix("pkg://").replace("/", "."))
     else:
-        spec = importlib.util.spec_from_file_location("reward_function", Path(path.removeprefix("file://")))
+        spec = importlib.util.spec_from_file_location(
+            "reward_function", Path(path.removeprefix("file://"))
+        )
         assert spec is not None and spec.loader is not None, f"{path} is not a Python file"
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -56,7 +63,8 @@ def call(path: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_result(result: Any) -> dict[str, Any]:
-    """Return the extra info of a result, with a finite number as ``score``. Raises ``ValueError``."""
+    """Return the extra info of a result, with a finite number as ``score``. Raises
+    ``ValueError``."""
     info = dict(result) if isinstance(result, Mapping) else {"score": result, "acc": result}
     try:
         score = math.nan if isinstance(info.get("score"), str) else float(info["score"])
@@ -64,12 +72,15 @@ def read_result(result: Any) -> dict[str, Any]:
         score = math.nan
     if not math.isfinite(score):
         shown = repr(result)[:80]
-        raise ValueError(f"it returned {shown}, and must return a finite number, or a dict with one as score")
+        raise ValueError(
+            f"it returned {shown}, and must return a finite number, or a dict with one as score"
+        )
     return {**info, "score": score}
 
 
 class LoopThread:
-    """An event loop of its own, so that a coroutine that blocks it holds up its like and nothing else."""
+    """An event loop of its own, so that a coroutine that blocks it holds up its like and nothing
+    else."""
 
     def __init__(self) -> None:
         self._start()
@@ -79,7 +90,8 @@ class LoopThread:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     async def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
-        """Return what the coroutine returns, and raise what it raises; ``TimeoutError`` after ``seconds``."""
+        """Return what the coroutine returns, and raise what it raises; ``TimeoutError`` after
+        ``seconds``."""
         loop = self._loop
         try:
             return await asyncio.wait_for(_submit(coroutine, loop), seconds)
@@ -92,19 +104,24 @@ class LoopThread:
             raise
 
 
-def _submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+def _submit(
+    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
+) -> asyncio.Future[Any]:
     return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
 def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return a coroutine function in whose place a failing, late or useless call is a failure of the grader."""
+    """Return a coroutine function in whose place a failing, late or useless call is a failure of
+    the grader."""
     from omegaconf import OmegaConf
 
     from prime_ext.reward.compute_score import reward_info
 
     custom = config.reward.custom_reward_function
     seconds = float(config.reward.get("timeout") or SECONDS)
-    kwargs: Any = OmegaConf.to_container(custom.get("reward_kwargs") or OmegaConf.create(), resolve=True)
+    kwargs: Any = OmegaConf.to_container(
+        custom.get("reward_kwargs") or OmegaConf.create(), resolve=True
+    )
     if inspect.iscoroutinefunction(function):
         thread = LoopThread()
 
@@ -115,7 +132,9 @@ def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[
         pool = start_pool(seconds, max(4, count_cores() // config.reward.num_workers))
 
         async def run(arguments: dict[str, Any]) -> Any:
-            return await asyncio.wrap_future(pool.submit(call, custom.path, custom.name, {**arguments, **kwargs}))
+            return await asyncio.wrap_future(
+                pool.submit(call, custom.path, custom.name, {**arguments, **kwargs})
+            )
 
     async def score(**arguments: Any) -> dict[str, Any]:
         start = time.perf_counter()
@@ -128,7 +147,9 @@ def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[
         taken = time.perf_counter() - start
         if isinstance(result, Failure):
             detail = (result.detail.strip().splitlines() or [""])[-1]
-            return reward_info(grader_failed(result.outcome, None, taken, f"{custom.name}: {detail}"))
+            return reward_info(
+                grader_failed(result.outcome, None, taken, f"{custom.name}: {detail}")
+            )
         outcome = Outcome.CORRECT if result["score"] == 1 else Outcome.WRONG
         return {"verdict": str(outcome), "grader_failure": 0.0, "verifier_seconds": taken, **result}
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Complete and incomplete checkpoints.
 
-verl writes the file that names the latest checkpoint last, but not atomically, and may delete older checkpoints before
-the new one is whole. Here every whole checkpoint has a marker, older ones are deleted afterwards, and a run that was
-killed at any moment finds the newest whole one. The marker lists the files and their sizes: a file that was cut short
-or deleted later is noticed, changed bytes are not.
+verl writes the file that names the latest checkpoint last, but not atomically, and may delete older
+checkpoints before the new one is whole. Here every whole checkpoint has a marker, older ones are
+deleted afterwards, and a run that was killed at any moment finds the newest whole one. The marker
+lists the files and their sizes: a file that was cut short or deleted later is noticed, changed
+bytes are not.
 """
 
 import json
@@ -50,7 +51,8 @@ def damage(folder: Path) -> str:
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration before a step is saved again or deleted; verl's tracker does not name it any more."""
+    """Withdraw the declaration before a step is saved again or deleted; verl's tracker does not
+    name it any more."""
     (folder / MARKER).unlink(missing_ok=True)
     match = _FOLDER.fullmatch(folder.name)
     if match and int(match[1]) == _read_tracker(folder.parent):
@@ -70,13 +72,16 @@ def find_complete_steps(root: Path) -> list[int]:
 def _folders(root: Path) -> dict[int, Path]:
     """Return the folders of checkpoints below ``root``, by step."""
     folders = [folder for folder in root.glob("*") if folder.is_dir()]
-    return {int(match[1]): folder for folder in folders if (match := _FOLDER.fullmatch(folder.name))}
+    return {
+        int(match[1]): folder for folder in folders if (match := _FOLDER.fullmatch(folder.name))
+    }
 
 
 def _find_declared(root: Path) -> dict[int, str]:
     """Return the steps of checkpoints that were declared whole, and what is wrong with each.
 
-    The one that the tracker names is whole even without a marker, because the tracker is written last.
+    The one that the tracker names is whole even without a marker, because the tracker is written
+    last.
     """
     tracked = _read_tracker(root)
     problems = {}
@@ -89,26 +94,30 @@ def _find_declared(root: Path) -> dict[int, str]:
 
 
 def find_latest(root: Path) -> Path | None:
-    """Return the whole checkpoint to resume from: the one that verl's tracker names, else the latest; None for none.
+    """Return the whole checkpoint to resume from: the one that verl's tracker names, else the
+    latest; None for none.
 
     RunError: there were whole checkpoints, and all of them have been damaged.
     """
     declared = _find_declared(root)
     steps = [step for step, problem in declared.items() if not problem]
-    damaged = [f"{_folders(root)[step].name}: {problem}" for step, problem in declared.items() if problem]
+    damaged = [
+        f"{_folders(root)[step].name}: {problem}" for step, problem in declared.items() if problem
+    ]
     for line in damaged:
         logger.warning("checkpoint %s/%s: it is damaged and not used", root, line)
     if damaged and not steps:
         raise RunError(
-            f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start anew in another "
-            "folder or after deleting this one"
+            f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start"
+            " anew in another folder or after deleting this one"
         )
     tracked = _read_tracker(root)
     return _folders(root)[tracked if tracked in steps else steps[-1]] if steps else None
 
 
 def prune(root: Path, keep: int | None, newest: int) -> None:
-    """Delete whole checkpoints older than the ``keep`` latest, and remains of unfinished saves before ``newest``."""
+    """Delete whole checkpoints older than the ``keep`` latest, and remains of unfinished saves
+    before ``newest``."""
     if not keep:
         return
     kept = set([step for step in find_complete_steps(root) if step <= newest][-keep:])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of the logger ``console``: one line for each step and each validation, in place of every metric."""
+"""Output of the logger ``console``: one line for each step and each validation, in place of every
+metric."""
 
 import math
 import time
@@ -10,7 +11,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-# What is shown of a step: label, the metrics that may hold it, format, unit. The first that is there is shown.
+# What is shown of a step: label, the metrics that may hold it, format, unit. The first that is
+# there is shown.
 COLUMNS = (
     ("accuracy (all)", ("prime/accuracy/before_filter", "pspo/acc"), ".3f", ""),
     ("reward (kept)", ("critic/score/mean",), ".3f", ""),
@@ -22,7 +24,8 @@ COLUMNS = (
     ("cut off", ("prime/response_length/cut_off",), ".1%", ""),
 )
 SECONDS = "timing_s/step"
-# The first step is slow, and speed changes with the length of responses: steps that the time left is measured on.
+# The first step is slow, and speed changes with the length of responses: steps that the time left
+# is measured on.
 RECENT = 20
 
 
@@ -40,13 +43,20 @@ class ConsoleLines:
         self._ends = deque([clock()], maxlen=RECENT + 1)
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
-        """Print the line of a step and that of its validation; step 0 is the validation before training."""
+        """Print the line of a step and that of its validation; step 0 is the validation before
+        training."""
         if SECONDS in data:
             self._ends.append(self._clock())
             print(self._format_step(data, step), flush=True)
-        scores = {name.removeprefix("val-core/"): data[name] for name in data if name.startswith("val-core/")}
+        scores = {
+            name.removeprefix("val-core/"): data[name]
+            for name in data
+            if name.startswith("val-core/")
+        }
         if scores:
-            line = "  ".join(f"{' '.join(name.rsplit('/', 2))} {value:.3f}" for name, value in scores.items())
+            line = "  ".join(
+                f"{' '.join(name.rsplit('/', 2))} {value:.3f}" for name, value in scores.items()
+            )
             print(f"validation after step {step}  {line}", flush=True)
 
     def _format_step(self, data: Mapping[str, Any], step: int) -> str:
@@ -57,6 +67,10 @@ class ConsoleLines:
                 parts.append(f"{label} {value:{form}}{unit}")
         parts.append(f"{data[SECONDS]:.1f} s")
         if step < self._total_steps:
-            seconds = (self._total_steps - step) * (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+            seconds = (
+                (self._total_steps - step)
+                * (self._ends[-1] - self._ends[0])
+                / (len(self._ends) - 1)
+            )
             parts.append(f"{timedelta(seconds=round(seconds))} left")
         return "  ".join(parts)

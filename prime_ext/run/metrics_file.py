@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON-lines metrics of a run, as verl's `file` logger writes them: one file that continues after a resume."""
+"""The JSON-lines metrics of a run, as verl's `file` logger writes them: one file that continues
+after a resume."""
 
 import json
 import os
@@ -14,12 +15,17 @@ from prime_ext.utils.files import write_text
 
 
 def metrics_path(trainer: Any) -> Path | None:
-    """Return where verl's `file` logger would write, from the section ``trainer``; None when it is not a logger."""
+    """Return where verl's `file` logger would write, from the section ``trainer``; None when it is
+    not a logger."""
     if "file" not in (trainer.get("logger") or ()):
         return None
     explicit = os.getenv("VERL_FILE_LOGGER_PATH")
     root = Path(os.getenv("VERL_FILE_LOGGER_ROOT", ".")).expanduser()
-    return Path(explicit) if explicit else root / trainer.project_name / f"{trainer.experiment_name}.jsonl"
+    return (
+        Path(explicit)
+        if explicit
+        else root / trainer.project_name / f"{trainer.experiment_name}.jsonl"
+    )
 
 
 def put_aside(path: Path) -> None:
@@ -47,9 +53,11 @@ def read_metrics(path: Path) -> dict[int, dict[str, float]]:
 
 
 class MetricsFile:
-    """A logger for verl's ``Tracking``: keep the lines up to ``step``, where the run continues, and append to them.
+    """A logger for verl's ``Tracking``: keep the lines up to ``step``, where the run continues, and
+    append to them.
 
-    Later lines are of steps that were lost and are made again. The file of another run is put aside at step 0.
+    Later lines are of steps that were lost and are made again. The file of another run is put aside
+    at step 0.
     """
 
     def __init__(self, path: Path, step: int):
@@ -57,12 +65,17 @@ class MetricsFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         if step == 0:
             put_aside(path)
-        write_text(path, "".join(f"{line}\n" for line, record in _records(path) if record["step"] <= step))
+        write_text(
+            path, "".join(f"{line}\n" for line, record in _records(path) if record["step"] <= step)
+        )
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
         """Append the metrics of a step."""
         with self.path.open("ab") as lines:
-            lines.write(orjson.dumps({"step": step, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            lines.write(
+                orjson.dumps({"step": step, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY)
+                + b"\n"
+            )
 
     def finish(self) -> None:
         """Do nothing: every line is written at once."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray's part in a run: the address of a running cluster, the environment of its workers, and what the run reserves.
+"""Ray's part in a run: the address of a running cluster, the environment of its workers, and what
+the run reserves.
 
-Workers of a running cluster have the environment of ``ray start``; what a recipe sets has to travel with ``ray.init``.
-With fewer logical CPUs than it reserves, or GPUs for a step scorer, Ray waits silently.
+Workers of a running cluster have the environment of ``ray start``; what a recipe sets has to travel
+with ``ray.init``. With fewer logical CPUs than it reserves, or GPUs for a step scorer, Ray waits
+silently.
 """
 
 import os
@@ -17,8 +19,8 @@ from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.utils.run_store import RunError
 
-# What recipes set after `ray start`. Not here: keys of web services, which ray.init would print, and what belongs to a
-# node (NCCL_SOCKET_IFNAME, CUDA_HOME): workers get those from `ray start`.
+# What recipes set after `ray start`. Not here: keys of web services, which ray.init would print,
+# and what belongs to a node (NCCL_SOCKET_IFNAME, CUDA_HOME): workers get those from `ray start`.
 _PATHS = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT", "TENSORBOARD_DIR")
 _NAMES = re.compile(
     r"(VERL|TQ)_\w+|PYTHON(HASHSEED|PATH|WARNINGS)|HF_HUB_OFFLINE|OMP_NUM_THREADS|TENSORBOARD_DIR|"
@@ -31,13 +33,15 @@ CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 
 
 def find_address(config: DictConfig) -> str | None:
-    """Return the address of the running cluster that ``ray.init`` connects to; None when it starts Ray itself."""
+    """Return the address of the running cluster that ``ray.init`` connects to; None when it starts
+    Ray itself."""
     address = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
     return None if address in ("", "local") else str(address)
 
 
 def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
-    """Return overrides that carry the run's environment to the workers of a running cluster, with absolute paths.
+    """Return overrides that carry the run's environment to the workers of a running cluster, with
+    absolute paths.
 
     Variables that the configuration sets stay.
     """
@@ -51,10 +55,15 @@ def environment_words(config: DictConfig, environment: Mapping[str, str]) -> lis
             variables[name] = str(Path(variables[name]).expanduser().absolute())
     if "PYTHONPATH" in variables:
         folders = variables["PYTHONPATH"].split(os.pathsep)
-        variables["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
+        variables["PYTHONPATH"] = os.pathsep.join(
+            str(Path(folder).absolute()) for folder in folders
+        )
     # In quotes Hydra reads a value literally.
     quoted = {name: value.replace("'", "\\'") for name, value in variables.items()}
-    return [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in quoted.items()]
+    return [
+        f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'"
+        for name, value in quoted.items()
+    ]
 
 
 def count_reserved_cpus(config: DictConfig) -> tuple[int, str]:
@@ -62,14 +71,28 @@ def count_reserved_cpus(config: DictConfig) -> tuple[int, str]:
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     rollouts = rollout_ranks(config)
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    cpus = CPUS_PER_RANK * ranks + CPUS_PER_ROLLOUT_RANK * rollouts + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
-    generating = f"{CPUS_PER_ROLLOUT_RANK} for each of {rollouts} rollout ranks, " if rollouts else ""
-    parts = f"{CPUS_PER_RANK} for each of {ranks} ranks, {generating}{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units}"
-    return cpus, f"verl reserves {cpus} logical CPUs ({parts} for TransferQueue), Ray would wait forever"
+    cpus = (
+        CPUS_PER_RANK * ranks
+        + CPUS_PER_ROLLOUT_RANK * rollouts
+        + CPUS_OF_TRANSFER_QUEUE_CONTROLLER
+        + units
+    )
+    generating = (
+        f"{CPUS_PER_ROLLOUT_RANK} for each of {rollouts} rollout ranks, " if rollouts else ""
+    )
+    parts = (
+        f"{CPUS_PER_RANK} for each of {ranks} ranks,"
+        f" {generating}{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units}"
+    )
+    return (
+        cpus,
+        f"verl reserves {cpus} logical CPUs ({parts} for TransferQueue), Ray would wait forever",
+    )
 
 
 def check_ray(config: DictConfig) -> Iterable[str]:
-    """Yield one line for everything that this machine lacks for a run; of a running cluster only the platform.
+    """Yield one line for everything that this machine lacks for a run; of a running cluster only
+    the platform.
 
     :func:`require_resources` checks a cluster once the run is connected to it.
     """
@@ -77,8 +100,9 @@ def check_ray(config: DictConfig) -> Iterable[str]:
     on_cpu = os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
     if trainer.device == "cuda" and on_cpu:
         yield (
-            "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and trainer.device=cuda; "
-            "unset VERL_PLATFORM, or use the configuration for the CPU (--config-name=..._cpu)"
+            "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and"
+            " trainer.device=cuda; unset VERL_PLATFORM, or use the configuration for the CPU"
+            " (--config-name=..._cpu)"
         )
     elif trainer.device == "cpu" and not on_cpu:
         yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
@@ -86,8 +110,8 @@ def check_ray(config: DictConfig) -> Iterable[str]:
         return
     if trainer.nnodes > 1:
         yield (
-            f"trainer.nnodes={trainer.nnodes} needs a Ray cluster of {trainer.nnodes} nodes, and no address of one is "
-            f"given; start one and set RAY_ADDRESS (docs/how_to/multi_node.md)"
+            f"trainer.nnodes={trainer.nnodes} needs a Ray cluster of {trainer.nnodes} nodes, and no"
+            " address of one is given; start one and set RAY_ADDRESS (docs/how_to/multi_node.md)"
         )
     init = config.ray_kwargs.ray_init
     needed, purpose = count_reserved_cpus(config)
@@ -96,30 +120,41 @@ def check_ray(config: DictConfig) -> Iterable[str]:
         only = "they are only a number to Ray, so set it to"
         yield f"ray_kwargs.ray_init.num_cpus={cpus}: {purpose}; {only} {needed} or more"
     if trainer.device == "cpu":
-        slots, gpus = trainer.n_gpus_per_node * trainer.nnodes + rollout_ranks(config), init.get("num_gpus", 0) or 0
+        slots = trainer.n_gpus_per_node * trainer.nnodes + rollout_ranks(config)
+        gpus = init.get("num_gpus", 0) or 0
         if gpus < slots:
-            yield f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {slots} logical GPU slots, one for each rank"
+            yield (
+                f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {slots} logical GPU slots,"
+                " one for each rank"
+            )
 
 
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ``RunError`` if ``ray.nodes()`` lack logical CPUs, in all or for the ranks of a node, or GPUs."""
-    cpus, gpus = ([node["Resources"].get(kind, 0) for node in nodes if node["Alive"]] for kind in ("CPU", "GPU"))
+    """Raise ``RunError`` if ``ray.nodes()`` lack logical CPUs, in all or for the ranks of a node,
+    or GPUs."""
+    cpus, gpus = (
+        [node["Resources"].get(kind, 0) for node in nodes if node["Alive"]]
+        for kind in ("CPU", "GPU")
+    )
     needed, purpose = count_reserved_cpus(config)
     more = "give `ray start` more with --num-cpus"
     if sum(cpus) < needed:
         raise RunError(f"Ray has {sum(cpus):g} logical CPUs, and {purpose}; {more}")
-    ranks, wanted = config.trainer.n_gpus_per_node, config.trainer.nnodes
+    ranks = config.trainer.n_gpus_per_node
+    wanted = config.trainer.nnodes
     enough = sum(count >= CPUS_PER_RANK * ranks for count in cpus)
     if enough < wanted:
         raise RunError(
-            f"{enough} of {len(cpus)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
-            f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
+            f"{enough} of {len(cpus)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl"
+            f" reserves for the {ranks} ranks of a node (trainer.n_gpus_per_node), and"
+            f" trainer.nnodes={wanted}; {more}"
         )
     scorer = scorer_section(config)
     extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind != "server" else 0.0
     if extra and sum(count >= ranks + extra for count in gpus) < wanted:
         raise RunError(
-            f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants "
-            f"step_scorer.actor.num_gpus={extra:g} on each besides trainer.n_gpus_per_node={ranks}; lower one of the "
-            f"two, or set step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
+            f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer"
+            f" wants step_scorer.actor.num_gpus={extra:g} on each besides"
+            f" trainer.n_gpus_per_node={ranks}; lower one of the two, or set"
+            " step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
         )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record of a checkpoint's training: no run continues from it with other data, tokenizer or seed unasked.
+"""Record of a checkpoint's training: no run continues from it with other data, tokenizer or seed
+unasked.
 
 Files are compared by :func:`prime_ext.utils.files.digest_files`, not by their place.
 """
@@ -12,29 +13,48 @@ from omegaconf import DictConfig, ListConfig
 from prime_ext.run.checkpoint import MARKER, find_complete_steps
 from prime_ext.utils.files import digest_files, read_json
 
-_TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "added_tokens*", "chat_template*", "*.model")
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "vocab*",
+    "merges*",
+    "special_tokens*",
+    "added_tokens*",
+    "chat_template*",
+    "*.model",
+)
 
 # By key: the value for people, and what is compared.
 Identity = dict[str, list[Any]]
 
 
 def read_identity(config: DictConfig) -> Identity:
-    """Return what a run is trained with: files, tokenizer and seeds. Files on other machines count by name."""
-    files, model = config.data.train_files, config.actor_rollout_ref.model
+    """Return what a run is trained with: files, tokenizer and seeds. Files on other machines count
+    by name."""
+    files = config.data.train_files
+    model = config.actor_rollout_ref.model
     paths = list(files) if isinstance(files, ListConfig) else [files]
     tokenizer = Path(model.get("tokenizer_path") or model.path).expanduser()
-    parts = sorted({path for pattern in _TOKENIZER_FILES for path in tokenizer.glob(pattern) if path.is_file()})
+    parts = sorted(
+        {path for pattern in _TOKENIZER_FILES for path in tokenizer.glob(pattern) if path.is_file()}
+    )
     rollout = config.actor_rollout_ref.rollout
-    seeds = {"data.seed": config.data.get("seed"), "actor_rollout_ref.rollout.seed": rollout.get("seed")}
+    seeds = {
+        "data.seed": config.data.get("seed"),
+        "actor_rollout_ref.rollout.seed": rollout.get("seed"),
+    }
     return {
-        "data.train_files": [", ".join(map(str, paths)), digest_files(Path(str(path)).expanduser() for path in paths)],
+        "data.train_files": [
+            ", ".join(map(str, paths)),
+            digest_files(Path(str(path)).expanduser() for path in paths),
+        ],
         "the tokenizer of": [str(tokenizer), digest_files(parts or [tokenizer])],
         **{key: [seed, seed] for key, seed in seeds.items()},
     }
 
 
 def refusal(config: DictConfig, identity: Identity) -> str:
-    """Return why a run must not continue from the checkpoint in its folder by itself; empty if it may."""
+    """Return why a run must not continue from the checkpoint in its folder by itself; empty if it
+    may."""
     root = Path(config.trainer.default_local_dir)
     steps = find_complete_steps(root) if config.trainer.resume_mode == "auto" else []
     if not steps or config.trainer.get("val_only", False):
@@ -50,6 +70,7 @@ def refusal(config: DictConfig, identity: Identity) -> str:
     if not changed:
         return ""
     return (
-        f"{checkpoint} was trained with {'; '.join(changed)}; choose another trainer.default_local_dir, or, to "
-        f"continue from it all the same, set trainer.resume_mode=resume_path trainer.resume_from_path={checkpoint}"
+        f"{checkpoint} was trained with {'; '.join(changed)}; choose another"
+        " trainer.default_local_dir, or, to continue from it all the same, set"
+        f" trainer.resume_mode=resume_path trainer.resume_from_path={checkpoint}"
     )

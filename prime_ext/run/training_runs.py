@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of the training of step reward models and offline PRMs: settings, program, checkpoints. No torch."""
+"""Common parts of the training of step reward models and offline PRMs: settings, program,
+checkpoints. No torch."""
 
 import os
 import re
@@ -20,15 +21,23 @@ from prime_ext.utils.run_store import check_identity
 METRICS_FILE = "metrics.jsonl"
 Settings = TypeVar("Settings")
 # Files of data, one or a list; none for null.
-Paths = Annotated[list[Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value or [])]
+Paths = Annotated[
+    list[Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value or [])
+]
 
 
 def read_settings(kind: type[Settings], config: DictConfig) -> Settings:
-    """Read the sections of a composed configuration. Raises ``SettingsError``: a value is missing or wrong."""
+    """Read the sections of a composed configuration. Raises ``SettingsError``: a value is missing
+    or wrong."""
     for key in sorted(OmegaConf.missing_keys(config)):
         raise SettingsError(f"{key} is missing; give {key}=...")
     values: Any = OmegaConf.to_container(config)
-    return kind(**{name: read(section, values.get(name), name) for name, section in get_type_hints(kind).items()})
+    return kind(
+        **{
+            name: read(section, values.get(name), name)
+            for name, section in get_type_hints(kind).items()
+        }
+    )
 
 
 def check_folder(key: str, path: str) -> None:
@@ -44,13 +53,15 @@ def checkpoint_step(folder: Path | None) -> int:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints in ``root``. ``identity`` is what a run must share with the one that wrote them."""
+    """Checkpoints in ``root``. ``identity`` is what a run must share with the one that wrote
+    them."""
 
     root: Path
     identity: dict[str, Any]
 
     def find_latest(self) -> Path | None:
-        """Return the latest complete one, None for none. Raises ``RunError``: of a run with other settings or data."""
+        """Return the latest complete one, None for none. Raises ``RunError``: of a run with other
+        settings or data."""
         folder = find_latest(self.root)
         if folder is not None:
             advice = "choose another trainer.output_dir or delete the folder"
@@ -63,7 +74,8 @@ class Checkpoints:
 
 
 def run_program(arguments: list[str] | None, doc: str, run: Callable[[list[str]], None]) -> int:
-    """Run a training program with these words, or those of the command line, and return its exit code."""
+    """Run a training program with these words, or those of the command line, and return its exit
+    code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "-h" in words or "--help" in words:
         print(doc)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.step_rm.convert``: write labeled steps of public data sets into one parquet file.
+"""``python -m prime_ext.step_rm.convert``: write labeled steps of public data sets into one parquet
+file.
 
-    python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl --math-shepherd math-shepherd.jsonl \\
+    python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl \\
+        --math-shepherd math-shepherd.jsonl \\
         --output steps.parquet
 
-Options of formats may be repeated and mixed; all files share one split by the hash of the question. Every row that
-cannot be read is one line on stderr. Exits with 2 and one line when nothing can be written.
+Options of formats may be repeated and mixed; all files share one split by the hash of the question.
+Every row that cannot be read is one line on stderr. Exits with 2 and one line when nothing can be
+written.
 """
 
 import argparse
@@ -23,7 +26,12 @@ from typing import Any
 from tqdm import tqdm
 
 from prime_ext.step_rm.labels import LABELS
-from prime_ext.step_rm.question_split import NEAR_DUPLICATES, name_group, normalize_question, pick_split
+from prime_ext.step_rm.question_split import (
+    NEAR_DUPLICATES,
+    name_group,
+    normalize_question,
+    pick_split,
+)
 from prime_ext.step_rm.records import LabelledStep, write_steps
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 from prime_ext.utils.run_store import RunError, command
@@ -37,7 +45,8 @@ _FIRST_STEP = re.compile(r"step\s*1\s*:", re.IGNORECASE)
 
 @dataclass
 class Context:
-    """State of a file whose rows are converted in their order: ``chain`` has the steps of PSPO's response so far."""
+    """State of a file whose rows are converted in their order: ``chain`` has the steps of PSPO's
+    response so far."""
 
     source: str
     counts: Counter[str]
@@ -68,16 +77,23 @@ def read_list(row: Row, name: str) -> list[Any]:
 
 
 def pspo(row: Row, context: Context) -> Steps:
-    """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and CN-PPO, one step a row.
+    """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and
+    CN-PPO, one step a row.
 
-    Rows of a response follow one another; joined they give all previous steps. Rows have no question.
+    Rows of a response follow one another; joined they give all previous steps. Rows have no
+    question.
     """
     label = str(row.get("label")).strip()
     if label not in ("-1", "0", "1"):
         raise BadRow(f"label must be -1, 0 or 1, got {row.get('label')!r}")
-    parts = tuple(part.strip() for part in PSPO_SEPARATOR.split(text(row.get("sentence"), "sentence")))
+    parts = tuple(
+        part.strip() for part in PSPO_SEPARATOR.split(text(row.get("sentence"), "sentence"))
+    )
     if len(parts) > 2 or not all(parts):
-        raise BadRow(f"sentence has {len(parts)} parts between </s><s>, some may be empty; one or two are right")
+        raise BadRow(
+            f"sentence has {len(parts)} parts between </s><s>, some may be empty; one or two are"
+            " right"
+        )
     *before, current = parts
     if not before:
         context.chain = ()
@@ -89,11 +105,14 @@ def pspo(row: Row, context: Context) -> Steps:
 
 
 def prm800k(row: Row, context: Context) -> Steps:
-    """Rows of OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step, alternatives included.
+    """Rows of OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step,
+    alternatives included.
 
-    Previous steps are those that the labeler chose or wrote. Flagged or unrated completions make no step.
+    Previous steps are those that the labeler chose or wrote. Flagged or unrated completions make no
+    step.
     """
-    question, label = row.get("question"), row.get("label")
+    question = row.get("question")
+    label = row.get("label")
     if not isinstance(question, Mapping) or not isinstance(label, Mapping):
         raise BadRow("question and label must be objects")
     problem = text(question.get("problem"), "question.problem")
@@ -104,7 +123,12 @@ def prm800k(row: Row, context: Context) -> Steps:
             raise BadRow(f"{name} must be an object")
         completions = step.get("completions") or []
         for completion in completions:
-            if not isinstance(completion, Mapping) or completion.get("rating") not in (-1, 0, 1, None):
+            if not isinstance(completion, Mapping) or completion.get("rating") not in (
+                -1,
+                0,
+                1,
+                None,
+            ):
                 raise BadRow(f"{name}: a completion without a rating of -1, 0, 1 or null")
             if completion.get("rating") is None:
                 context.counts["prm800k: no rating"] += 1
@@ -113,7 +137,8 @@ def prm800k(row: Row, context: Context) -> Steps:
             else:
                 current = text(completion.get("text"), f"{name}: text")
                 yield LabelledStep(problem, previous, current, completion["rating"], context.source)
-        chosen, written = step.get("chosen_completion"), step.get("human_completion")
+        chosen = step.get("chosen_completion")
+        written = step.get("human_completion")
         if isinstance(chosen, int) and 0 <= chosen < len(completions):
             previous = (*previous, text(completions[chosen].get("text"), f"{name}: chosen text"))
         elif isinstance(written, Mapping):
@@ -125,11 +150,14 @@ def prm800k(row: Row, context: Context) -> Steps:
 
 
 def math_shepherd(row: Row, context: Context) -> Steps:
-    """Rows of Math-Shepherd (arXiv 2312.08935): ``input`` with a tag after each step, ``label`` with + or - instead.
+    """Rows of Math-Shepherd (arXiv 2312.08935): ``input`` with a tag after each step, ``label``
+    with + or - instead.
 
-    The question ends at "Step 1:", else after the last question mark before the first tag. A tag inside it is left out.
+    The question ends at "Step 1:", else after the last question mark before the first tag. A tag
+    inside it is left out.
     """
-    given, labelled = text(row.get("input"), "input"), text(row.get("label"), "label")
+    given = text(row.get("input"), "input")
+    labelled = text(row.get("label"), "label")
     *pieces, _ = given.split(SHEPHERD_TAG)
     if not pieces:
         raise BadRow(f"input has no step tag {SHEPHERD_TAG}")
@@ -153,8 +181,10 @@ def math_shepherd(row: Row, context: Context) -> Steps:
 
 
 def chains(row: Row, context: Context) -> Steps:
-    """Your own: ``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null, ...]}``, null for no label."""
-    steps, labels = read_list(row, "steps"), read_list(row, "labels")
+    """Your own: ``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null, ...]}``, null for
+    no label."""
+    steps = read_list(row, "steps")
+    labels = read_list(row, "labels")
     if len(steps) != len(labels):
         raise BadRow(f"{len(steps)} steps and {len(labels)} labels")
     if not all(label in (-1, 0, 1, None) for label in labels):
@@ -180,12 +210,16 @@ Inputs = dict[bytes, tuple[LabelledStep, list[int]]]
 
 
 def read_inputs(files: Iterable[tuple[str, Path]], counts: Counter[str]) -> Inputs:
-    """Read files, each with its format. Raises ``SourceError``: no rows, or mostly of another one."""
+    """Read files, each with its format. Raises ``SourceError``: no rows, or mostly of another
+    one."""
     inputs: Inputs = {}
     for name, path in files:
         context = Context(f"{name.replace('-', '_')}:{path.name.partition('.')[0]}", counts)
-        malformed, number = 0, 0
-        for number, row in tqdm(read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
+        malformed = 0
+        number = 0
+        for number, row in tqdm(
+            read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()
+        ):
             try:
                 if isinstance(row, BadRow):
                     raise row
@@ -235,8 +269,14 @@ def input_key(step: LabelledStep) -> bytes:
 
 
 def pair_key(step: LabelledStep) -> bytes:
-    """Hash the previous and the current step in normal form, which is all there is without a question."""
-    return _hash([normalize_question(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
+    """Hash the previous and the current step in normal form, which is all there is without a
+    question."""
+    return _hash(
+        [
+            normalize_question(part, mask_numbers=False)
+            for part in (*step.previous[-1:], step.current)
+        ]
+    )
 
 
 @command("prime_ext", interrupted="interrupted; nothing was written")
@@ -247,27 +287,46 @@ def main(words: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     # Files of all formats are in one list, in the order given.
-    files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE", "dest": "files", "default": []}
+    files: dict[str, Any] = {
+        "nargs": "+",
+        "action": "extend",
+        "metavar": "FILE",
+        "dest": "files",
+        "default": [],
+    }
     for name, converter in FORMATS.items():
         first_line = (converter.__doc__ or "").strip().splitlines()[0]
         parser.add_argument(
-            f"--{name}", type=partial(lambda name, path: (name, Path(path)), name), help=first_line, **files
+            f"--{name}",
+            type=partial(lambda name, path: (name, Path(path)), name),
+            help=first_line,
+            **files,
         )
     parser.add_argument("--output", type=Path, required=True, help="the parquet file")
-    parser.add_argument("--validation", type=float, default=0.05, help="share of the questions (default: 0.05)")
-    parser.add_argument("--test", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    parser.add_argument(
+        "--validation", type=float, default=0.05, help="share of the questions (default: 0.05)"
+    )
+    parser.add_argument(
+        "--test", type=float, default=0.05, help="share of the questions (default: 0.05)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the split")
     parser.add_argument(
         "--near-duplicates",
         choices=NEAR_DUPLICATES,
         default="numbers",
-        help="whether long questions that differ in numbers only stay together (default: numbers, they do)",
+        help=(
+            "whether long questions that differ in numbers only stay together (default: numbers,"
+            " they do)"
+        ),
     )
     options = parser.parse_args(words)
     if not options.files:
         raise RunError(f"no input; give one of {', '.join('--' + name for name in FORMATS)}")
     if not (options.validation >= 0 <= options.test and options.validation + options.test < 1):
-        raise RunError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
+        raise RunError(
+            f"--validation {options.validation} and --test {options.test} must add up to less"
+            " than 1"
+        )
     counts: Counter[str] = Counter()
     inputs = read_inputs(options.files, counts)
     if not inputs:
@@ -275,7 +334,9 @@ def main(words: Sequence[str] | None = None) -> int:
     steps = list(split_inputs(inputs, options, counts))
     summary = {
         "files": [f"{name.replace('-', '_')}:{path.name}" for name, path in options.files],
-        "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
+        "options": {
+            key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")
+        },
         "counts": dict(sorted(counts.items())),
     }
     write_steps(options.output, steps, json.dumps(summary))

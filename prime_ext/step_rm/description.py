@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Input of a step reward model as token ids (docs/reference/step_rm.md), and the file in its folder that describes it.
+r"""Input of a step reward model as token ids (docs/reference/step_rm.md), and the file in its
+folder that describes it.
 
-Segment ids (``token_type_ids``) are not used: PSPO's code drops them as well, and servers do not take them. Special
-tokens in a step are text: a policy that writes ``[SEP]`` must not open a step.
+Segment ids (``token_type_ids``) are not used: PSPO's code drops them as well, and servers do not
+take them. Special tokens in a step are text: a policy that writes ``[SEP]`` must not open a step.
 """
 
 import itertools
@@ -25,10 +26,12 @@ FILE = "prime_ext_step_rm.json"
 
 @pydantic_dataclass(frozen=True, config=STRICT)
 class PairFormat:
-    """The format that a model is trained with; the comments of config/step_rm.yaml explain each choice.
+    """The format that a model is trained with; the comments of config/step_rm.yaml explain each
+    choice.
 
-    The layout ``pair`` is the tokenizer's own for two texts, with the separator where that puts nothing between them.
-    ``text`` always has the separator, as the released reward model of PSPO (arXiv 2411.11681).
+    The layout ``pair`` is the tokenizer's own for two texts, with the separator where that puts
+    nothing between them. ``text`` always has the separator, as the released reward model of PSPO
+    (arXiv 2411.11681).
     """
 
     layout: Literal["pair", "text"] = "pair"
@@ -51,7 +54,8 @@ class PairFormat:
 
 @dataclass(frozen=True)
 class Input:
-    """Input of one forward pass: a step with those before it, or a response, whose scores are read at ``ends``.
+    """Input of one forward pass: a step with those before it, or a response, whose scores are read
+    at ``ends``.
 
     ``context_cut`` and ``step_cut`` say whether the context or the step lost tokens.
     """
@@ -71,29 +75,38 @@ _Frame = tuple[list[int], list[int], list[int]]
 class PairEncoder:
     """Tokenize inputs of at most ``max_length`` tokens.
 
-    The previous steps lose their beginning first, then the question its end, and a step that is too long on its own its
-    end. Raises ``StepRMError`` if the tokenizer's format leaves no room.
+    The previous steps lose their beginning first, then the question its end, and a step that is too
+    long on its own its end. Raises ``StepRMError`` if the tokenizer's format leaves no room.
     """
 
     def __init__(self, tokenizer: Any, pair_format: PairFormat):
-        self.tokenizer, self.format = tokenizer, pair_format
+        self.tokenizer = tokenizer
+        self.format = pair_format
         begin, end = self._find_surroundings(None)
         # The tokens before, between and after context and step; and around a step alone.
         self._single: _Frame = (begin, [], end)
-        pair_begin, between, pair_end = self._single if pair_format.layout == "text" else self._pair_frame()
+        pair_begin, between, pair_end = (
+            self._single if pair_format.layout == "text" else self._pair_frame()
+        )
         self._line_break = self._ids("\n")
         separator = list(tokenizer(pair_format.separator, add_special_tokens=False)["input_ids"])
         self._pair: _Frame = (pair_begin, between or separator, pair_end)
         if not self._pair[1]:
             raise StepRMError(
-                f"separator={pair_format.separator!r} has no tokens in this tokenizer; steps would run on"
+                f"separator={pair_format.separator!r} has no tokens in this tokenizer; steps would"
+                " run on"
             )
         overhead = len(pair_begin) + len(between) + len(pair_end) + len(separator)
         if overhead >= pair_format.max_length:
-            raise StepRMError(f"max_length={pair_format.max_length} leaves no room after {overhead} special tokens")
+            raise StepRMError(
+                f"max_length={pair_format.max_length} leaves no room after {overhead} special"
+                " tokens"
+            )
 
     def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        return list(
+            self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        )
 
     def _find_surroundings(self, second: str | None) -> tuple[list[int], list[int]]:
         """Return what the tokenizer puts before the first text, and all that follows it."""
@@ -101,26 +114,38 @@ class PairEncoder:
         framed = list(self.tokenizer("a", second)["input_ids"])
         start = _find(probe, framed)
         if not probe or start is None:
-            raise StepRMError("the tokenizer does not encode the letter 'a' the same with and without special tokens")
+            raise StepRMError(
+                "the tokenizer does not encode the letter 'a' the same with and without special"
+                " tokens"
+            )
         return framed[:start], framed[start + len(probe) :]
 
     def _pair_frame(self) -> _Frame:
-        """Return the tokenizer's format for two texts; that of one text if it puts nothing between them."""
-        probe, (begin, rest) = self._ids("a"), self._find_surroundings("a")
+        """Return the tokenizer's format for two texts; that of one text if it puts nothing between
+        them."""
+        probe = self._ids("a")
+        begin, rest = self._find_surroundings("a")
         at = _find(probe, rest) or 0
-        between, end = rest[:at], rest[at + len(probe) :]
+        between = rest[:at]
+        end = rest[at + len(probe) :]
         # <s> a <s> b: a second beginning parts nothing.
         return (begin, between, end) if between and between != begin else self._single
 
     def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:
-        """Encode steps, given as question, previous steps and current step. Every text is tokenized once."""
+        """Encode steps, given as question, previous steps and current step. Every text is tokenized
+        once."""
         parts = [self.format.parts(*item) for item in inputs]
         texts = list(dict.fromkeys(text for item in parts for text in item if text))
         known: dict[str, list[int]] = {"": []}
         if texts:
-            encoded = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            encoded = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)[
+                "input_ids"
+            ]
             known.update(zip(texts, encoded, strict=True))
-        return [self._build_input(known[asked], known[before], known[step]) for asked, before, step in parts]
+        return [
+            self._build_input(known[asked], known[before], known[step])
+            for asked, before, step in parts
+        ]
 
     def _build_input(self, asked: list[int], before: list[int], step: list[int]) -> Input:
         if asked and before:
@@ -137,7 +162,13 @@ class PairEncoder:
     def encode_chains(self, chains: Sequence[tuple[str, Sequence[str]]]) -> list[list[Input]]:
         """Encode every step of responses, given as question and steps."""
         inputs = iter(
-            self.encode_all([(asked, steps[:at], step) for asked, steps in chains for at, step in enumerate(steps)])
+            self.encode_all(
+                [
+                    (asked, steps[:at], step)
+                    for asked, steps in chains
+                    for at, step in enumerate(steps)
+                ]
+            )
         )
         return [list(itertools.islice(inputs, len(steps))) for _, steps in chains]
 
@@ -149,7 +180,8 @@ def _find(part: list[int], ids: list[int]) -> int | None:
 
 @pydantic_dataclass(frozen=True)
 class Description:
-    """Description of a model: format, temperature, label of each class, and, for people, how it was trained."""
+    """Description of a model: format, temperature, label of each class, and, for people, how it was
+    trained."""
 
     pair_format: PairFormat
     temperature: Positive
@@ -163,7 +195,8 @@ class Description:
 def read_description(path: str | Path, pair_format: PairFormat | None = None) -> Description:
     """Read the description of a model in a folder. ``pair_format`` is for a model without one.
 
-    Raises ``StepRMError``: no such model, no three classes with a label map, a broken description, or a contradiction.
+    Raises ``StepRMError``: no such model, no three classes with a label map, a broken description,
+    or a contradiction.
     """
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
@@ -178,7 +211,8 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     if not described:
         if pair_format is None:
             raise StepRMError(
-                f"{path} has no {FILE}, which says what the model reads; give the format (layout=text for PSPO's)"
+                f"{path} has no {FILE}, which says what the model reads; give the format"
+                " (layout=text for PSPO's)"
             )
         return Description(pair_format, 1.0, labels)
     try:
@@ -186,9 +220,12 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     except SettingsError as error:
         raise StepRMError(f"{path} is broken: {error}") from error
     if labels != description.labels:
-        raise StepRMError(f"{path}: config.json has the labels {labels}, {FILE} {description.labels}")
+        raise StepRMError(
+            f"{path}: config.json has the labels {labels}, {FILE} {description.labels}"
+        )
     if pair_format not in (None, description.pair_format):
         raise StepRMError(
-            f"{path} was trained with {description.pair_format}, not {pair_format}; leave the format to the model"
+            f"{path} was trained with {description.pair_format}, not {pair_format}; leave the"
+            " format to the model"
         )
     return description

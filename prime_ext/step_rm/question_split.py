@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The split of a step: a hash of its question's normal form and nothing else (docs/reference/step_rm.md).
+r"""The split of a step: a hash of its question's normal form and nothing else
+(docs/reference/step_rm.md).
 
-Numbers do not count in a question with at least :data:`LETTERS_OF_A_TEXT` letters: the same story with other numbers is
-a near duplicate. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the numbers are the question.
+Numbers do not count in a question with at least :data:`LETTERS_OF_A_TEXT` letters: the same story
+with other numbers is a near duplicate. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the
+numbers are the question.
 """
 
 import hashlib
@@ -13,7 +15,9 @@ SPLITS = ("train", "validation", "test")
 LETTERS_OF_A_TEXT = 24
 NEAR_DUPLICATES = ("numbers", "text")
 
-_LAYOUT = re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|quad|qquad|text|textbf|mathrm|mathbf|mbox|hbox)\b")
+_LAYOUT = re.compile(
+    r"\\(?:left|right|displaystyle|textstyle|limits|quad|qquad|text|textbf|mathrm|mathbf|mbox|hbox)\b"
+)
 _FRACTION = re.compile(r"\\[dt]frac\b")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 _WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?")
@@ -22,8 +26,9 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?")
 def normalize_question(text: str, mask_numbers: bool = True) -> str:
     """Return the words and numbers of a question or a step; the text itself where there are none.
 
-    Case, white space, punctuation, symbols, compatible characters (NFKC), layout commands of LaTeX and thousands
-    separators do not count, and, with ``mask_numbers``, neither do the numbers of a long text.
+    Case, white space, punctuation, symbols, compatible characters (NFKC), layout commands of LaTeX
+    and thousands separators do not count, and, with ``mask_numbers``, neither do the numbers of a
+    long text.
     """
     plain = unicodedata.normalize("NFKC", text).casefold()
     plain = _THOUSANDS.sub("", _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", plain)))
@@ -35,7 +40,8 @@ def normalize_question(text: str, mask_numbers: bool = True) -> str:
 
 
 def name_group(question: str, near_duplicates: str = "numbers") -> str:
-    """Name the group of questions that stay together; numbers always count with ``text``, not with ``numbers``."""
+    """Name the group of questions that stay together; numbers always count with ``text``, not with
+    ``numbers``."""
     form = normalize_question(question, near_duplicates == "numbers")
     return hashlib.sha256(form.encode()).hexdigest()[:16]
 

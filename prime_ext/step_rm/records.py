@@ -18,7 +18,8 @@ ROWS_PER_WRITE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class LabelledStep:
-    """One step with its label: a row of the file. ``split`` and ``group`` are empty before they are chosen."""
+    """One step with its label: a row of the file. ``split`` and ``group`` are empty before they are
+    chosen."""
 
     question: str
     previous: tuple[str, ...]
@@ -35,7 +36,8 @@ METADATA = b"prime_ext.step_rm"
 
 
 def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> None:
-    """Write the file, with the description in its metadata, under a temporary name and rename it."""
+    """Write the file, with the description in its metadata, under a temporary name and rename
+    it."""
     with write_atomically(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
         for part in make_batches(map(asdict, steps), ROWS_PER_WRITE):
             writer.write_table(pa.Table.from_pylist(part, SCHEMA))
@@ -43,15 +45,25 @@ def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> 
 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:
-    """Yield the rows. Raises ``SourceError``, with file and row: no such file, another schema, or a wrong value."""
+    """Yield the rows. Raises ``SourceError``, with file and row: no such file, another schema, or a
+    wrong value."""
     for number, row in enumerate(read_rows(Path(path)), start=1):
         absent = [name for name in SCHEMA.names if name not in row]
         if absent:
-            raise SourceError(f"{path} has no column {absent[0]!r}; prime_ext.step_rm.convert writes such files")
-        if row["label"] not in LABELS or row["split"] not in SPLITS or not (row["current"] or "").strip():
             raise SourceError(
-                f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step "
-                f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
+                f"{path} has no column {absent[0]!r}; prime_ext.step_rm.convert writes such files"
+            )
+        if (
+            row["label"] not in LABELS
+            or row["split"] not in SPLITS
+            or not (row["current"] or "").strip()
+        ):
+            raise SourceError(
+                f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step"
+                f" {str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not"
+                " empty"
             )
         known = {name: row[name] for name in SCHEMA.names}
-        yield LabelledStep(**{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""})
+        yield LabelledStep(
+            **{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""}
+        )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a generated response: their texts, and the tokens at which they end.
 
-Decoding a prefix for every token would take quadratic time, and decoding tokens one by one breaks characters of several
-tokens and loses the spaces of sentencepiece. So a token is decoded once, after an anchor, and remembered; only tokens
-that hold parts of a character are decoded together with their neighbors.
+Decoding a prefix for every token would take quadratic time, and decoding tokens one by one breaks
+characters of several tokens and loses the spaces of sentencepiece. So a token is decoded once,
+after an anchor, and remembered; only tokens that hold parts of a character are decoded together
+with their neighbors.
 """
 
 import bisect
@@ -16,15 +17,16 @@ from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.splitting import Span, has_content, split_steps
 
 _REPLACEMENT = "\ufffd"
-# A character has at most 4 bytes; a run of broken bytes longer than this is not going to become one.
+# A character has at most 4 bytes; a run of broken bytes longer than this is not going to become
+# one.
 _LONGEST_RUN = 8
 
 
 class TokenText:
     """Text of tokens, for any Hugging Face tokenizer. Special tokens have no text.
 
-    The text of a response is the concatenation of its tokens' texts, so offsets are exact. A character of several
-    tokens belongs to the last of them; the ones before it have the empty text.
+    The text of a response is the concatenation of its tokens' texts, so offsets are exact. A
+    character of several tokens belongs to the last of them; the ones before it have the empty text.
     """
 
     def __init__(self, tokenizer: Any):
@@ -43,11 +45,16 @@ class TokenText:
             text = self._decode([token])
             if text.strip() and _REPLACEMENT not in text:
                 return token, text
-        raise ValueError("the tokenizer has no token that decodes to a text, so steps cannot be found in responses")
+        raise ValueError(
+            "the tokenizer has no token that decodes to a text, so steps cannot be found in"
+            " responses"
+        )
 
     def _decode(self, ids: list[int]) -> str:
         # Cleaning up would join and move characters of neighboring tokens.
-        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._tokenizer.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
 
     def _decode_behind_anchor(self, ids: list[int]) -> str:
         text = self._decode([self._anchor, *ids])
@@ -57,7 +64,9 @@ class TokenText:
 
     def _decode_single(self, token: int) -> str:
         if token not in self._known:
-            self._known[token] = "" if token in self._special else self._decode_behind_anchor([token])
+            self._known[token] = (
+                "" if token in self._special else self._decode_behind_anchor([token])
+            )
         return self._known[token]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -83,9 +92,11 @@ class TokenText:
 
 
 def find_last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
-    """Return the number of the last token of each step, the same for steps that share their only token.
+    """Return the number of the last token of each step, the same for steps that share their only
+    token.
 
-    A token belongs to the step of its first character; one with the empty text to that of the next character.
+    A token belongs to the step of its first character; one with the empty text to that of the next
+    character.
     """
     ends = list(accumulate(len(piece) for piece in pieces))
     inner = [min(bisect.bisect_left(ends, end), len(ends) - 1) for _, end in spans[:-1]]
@@ -94,14 +105,16 @@ def find_last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
 
 @dataclass(frozen=True)
 class Cut:
-    """The texts of a response's steps and the number of each one's last token; one step if the pattern timed out."""
+    """The texts of a response's steps and the number of each one's last token; one step if the
+    pattern timed out."""
 
     texts: tuple[str, ...]
     ends: tuple[int, ...]
     timed_out: bool = False
 
     def join_empty_steps(self) -> "Cut":
-        """Join steps that lack content to the step before, or the first one to the next; drop it if it stays alone."""
+        """Join steps that lack content to the step before, or the first one to the next; drop it if
+        it stays alone."""
         texts: list[str] = []
         ends: list[int] = []
         for text, end in zip(self.texts, self.ends, strict=True):
@@ -130,14 +143,27 @@ class ResponseCutter:
         pieces = self._text.pieces(ids)
         if self._ids:
             # Of delimiters in a row the last one ends a step.
-            breaks = [at for at in range(len(ids) - 1) if ids[at] in self._ids and ids[at + 1] not in self._ids]
+            breaks = [
+                at
+                for at in range(len(ids) - 1)
+                if ids[at] in self._ids and ids[at + 1] not in self._ids
+            ]
             ends = [*breaks, len(ids) - 1] if ids else []
             starts = [0, *(end + 1 for end in ends)]
-            return Cut(tuple("".join(pieces[at : end + 1]) for at, end in zip(starts, ends, strict=False)), tuple(ends))
-        text, settings = "".join(pieces), self._settings
+            return Cut(
+                tuple("".join(pieces[at : end + 1]) for at, end in zip(starts, ends, strict=False)),
+                tuple(ends),
+            )
+        text = "".join(pieces)
+        settings = self._settings
         timed_out = False
         try:
             spans = split_steps(text, settings.name, settings.pattern or settings.delimiters)
         except TimeoutError:
-            spans, timed_out = [(0, len(text))], True
-        return Cut(tuple(text[at:end] for at, end in spans), tuple(find_last_tokens(pieces, spans)), timed_out)
+            spans = [(0, len(text))]
+            timed_out = True
+        return Cut(
+            tuple(text[at:end] for at, end in spans),
+            tuple(find_last_tokens(pieces, spans)),
+            timed_out,
+        )

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Cut the text of a response into steps.
 
-Every splitter returns character spans that cover the text without gaps; none is empty. What precedes the first marker
-belongs to the first step. A text without structure is one step, the empty text has none.
+Every splitter returns character spans that cover the text without gaps; none is empty. What
+precedes the first marker belongs to the first step. A text without structure is one step, the empty
+text has none.
 
-A response must not be able to make steps from nothing. Markers count at the start of a line only, in the order 1, 2,
-3, ..., outside of fenced code, and with something written after them: ``[1] [1]`` is one step, and the answer ``option
-1. #### 1`` is not a step. Time is linear in the length of the text; a pattern of the user has a time limit.
+A response must not be able to make steps from nothing. Markers count at the start of a line only,
+in the order 1, 2, 3, ..., outside of fenced code, and with something written after them: ``[1]
+[1]`` is one step, and the answer ``option
+1. #### 1`` is not a step. Time is linear in the length of the text; a pattern of the user has a
+   time limit.
 """
 
 import re
@@ -22,11 +25,13 @@ Span = tuple[int, int]
 # Seconds that a custom pattern may take on one response.
 PATTERN_SECONDS = 1.0
 
-# A marker at the start of a line: its number is group 1. All repetitions are bounded, so a line costs constant time.
+# A marker at the start of a line: its number is group 1. All repetitions are bounded, so a line
+# costs constant time.
 _MARKERS = {
     # Step 1: / **Step 1.** / ### Step 1
     "labels": re.compile(
-        r"[ \t]{0,8}(?:[#>*-]{1,6}[ \t]{1,2})?(?:\*\*|__)?step[ \t]{1,3}(\d{1,4})[ \t]{0,2}(?:\*\*|__)?[ \t]{0,2}"
+        r"[ \t]{0,8}(?:[#>*-]{1,6}[ \t]{1,2})?(?:\*\*|__)?step[ \t]{1,3}(\d{1,4})["
+        r" \t]{0,2}(?:\*\*|__)?[ \t]{0,2}"
         r"(?:[:.)\u2013\u2014-]|$)",
         re.IGNORECASE,
     ),
@@ -38,15 +43,18 @@ _MARKERS = {
 _FENCE = re.compile(r"[ \t]{0,3}(?:```|~~~)")
 _ANSWER_MARK = re.compile(r"[ \t*_]{0,8}####")
 _ANSWER = re.compile(
-    r"[ \t*_$]{0,8}(?:####|\\boxed\b|(?:(?:so|thus|therefore|hence),?[ ])?(?:the[ ])?(?:final[ ]|correct[ ])?answer\b)",
+    r"[ \t*_$]{0,8}(?:####|\\boxed\b|(?:(?:so|thus|therefore|hence),?[ ])?(?:the[ ])?(?:final["
+    r" ]|correct[ ])?answer\b)",
     re.IGNORECASE,
 )
-# The end of a sentence and what may stand between it and the next: closing marks, then white space (none in Chinese).
+# The end of a sentence and what may stand between it and the next: closing marks, then white space
+# (none in Chinese).
 _SENTENCE_END = re.compile(
     r"[.!?][\"'\u201d\u2019)\]*_$]{0,3}\s+|[\u3002\uff01\uff1f][\u201d\u2019\uff09]{0,2}\s*|\n\s*"
 )
 _ABBREVIATION = re.compile(
-    r"(?:^|[^A-Za-z])(?:e\.g|i\.e|etc|cf|vs|resp|approx|eq|eqs|fig|no|nos|thm|dr|mr|mrs|ms|prof|st)\.$", re.IGNORECASE
+    r"(?:^|[^A-Za-z])(?:e\.g|i\.e|etc|cf|vs|resp|approx|eq|eqs|fig|no|nos|thm|dr|mr|mrs|ms|prof|st)\.$",
+    re.IGNORECASE,
 )
 _LIST_NUMBER = re.compile(r"(?:^|\n)[ \t]{0,8}\d{1,4}\.$")
 # How far back from the end of a sentence abbreviations and list numbers are looked for.
@@ -62,7 +70,9 @@ def build_spans(text: str, starts: Iterable[int]) -> list[Span]:
 
 def marker_end(text: str, start: int = 0, end: int = sys.maxsize) -> int:
     """Return where the marker at the start of a step ends; the start without a marker."""
-    match = next(filter(None, (pattern.match(text, start, end) for pattern in _MARKERS.values())), None)
+    match = next(
+        filter(None, (pattern.match(text, start, end) for pattern in _MARKERS.values())), None
+    )
     return match.end() if match else start
 
 
@@ -78,13 +88,19 @@ def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
 
 
 def _keep_followed(text: str, found: Sequence[Span]) -> list[int]:
-    """Return the starts of the markers (start and end of each) that are followed by something before the next."""
+    """Return the starts of the markers (start and end of each) that are followed by something
+    before the next."""
     following = [*(start for start, _ in found[1:]), len(text)]
-    return [start for (start, body), end in zip(found, following, strict=False) if has_content(text, body, end)]
+    return [
+        start
+        for (start, body), end in zip(found, following, strict=False)
+        if has_content(text, body, end)
+    ]
 
 
 def _drop_empty(text: str, starts: Iterable[int]) -> list[int]:
-    """Drop the starts after which nothing is written before the next: that belongs to the step before."""
+    """Drop the starts after which nothing is written before the next: that belongs to the step
+    before."""
     found = [(start, start) for start in starts if 0 < start < len(text)]
     kept = _keep_followed(text, found)
     # Nothing before the first start: it begins with the text.
@@ -93,7 +109,8 @@ def _drop_empty(text: str, starts: Iterable[int]) -> list[int]:
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield start and content of the lines that are not in fenced code."""
-    at, fenced = 0, False
+    at = 0
+    fenced = False
     for line in text.split("\n"):
         is_fence = _FENCE.match(line) is not None
         if not fenced and not is_fence:
@@ -103,7 +120,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_at_markers(text: str, style: str) -> list[Span]:
-    """Split at ``labels`` (Step 1:), ``brackets`` ([1]) or ``numbered`` (1. or 1)) that count 1, 2, 3, ... (or from 0).
+    """Split at ``labels`` (Step 1:), ``brackets`` ([1]) or ``numbered`` (1. or 1)) that count 1, 2,
+    3, ... (or from 0).
 
     Repeated and skipped numbers are text, and so are markers that only the answer follows.
     """
@@ -123,8 +141,10 @@ def split_at_markers(text: str, style: str) -> list[Span]:
 
 
 def split_paragraphs(text: str) -> list[Span]:
-    """Split at blank lines; a lone answer belongs to the step before, and fenced code is not cut."""
-    starts, blank = [], False
+    """Split at blank lines; a lone answer belongs to the step before, and fenced code is not
+    cut."""
+    starts = []
+    blank = False
     for at, line in _lines(text):
         if blank and line.strip() and not _ANSWER.match(line):
             starts.append(at)
@@ -137,11 +157,16 @@ def split_sentences(text: str) -> list[Span]:
     starts = []
     for match in _SENTENCE_END.finditer(text):
         before = text[max(0, match.start() + 1 - _LOOK_BACK) : match.start() + 1]
-        if text[match.start()] == "." and (_ABBREVIATION.search(before) or _LIST_NUMBER.search(before)):
+        if text[match.start()] == "." and (
+            _ABBREVIATION.search(before) or _LIST_NUMBER.search(before)
+        ):
             continue
         following = text[match.end() : match.end() + 1]
         begins = (
-            following.isupper() or following.isdigit() or following in tuple("$\\([\"'\u201c*") or following > "\u2e80"
+            following.isupper()
+            or following.isdigit()
+            or following in tuple("$\\([\"'\u201c*")
+            or following > "\u2e80"
         )
         if following and begins and not _ANSWER.match(text, match.end()):
             starts.append(match.end())
@@ -149,19 +174,26 @@ def split_sentences(text: str) -> list[Span]:
 
 
 def split_after(text: str, delimiters: Sequence[str]) -> list[Span]:
-    """Split after delimiters; delimiters in a row and white space after them belong to the step before."""
-    either = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))
-    return build_spans(text, _drop_empty(text, [match.end() for match in re.finditer(either, text)]))
+    """Split after delimiters; delimiters in a row and white space after them belong to the step
+    before."""
+    either = "|".join(
+        re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True)
+    )
+    return build_spans(
+        text, _drop_empty(text, [match.end() for match in re.finditer(either, text)])
+    )
 
 
 def split_at_pattern(text: str, pattern: str) -> list[Span]:
-    """Split where a pattern of the ``regex`` package matches. Raises ``TimeoutError`` after :data:`PATTERN_SECONDS`."""
+    """Split where a pattern of the ``regex`` package matches. Raises ``TimeoutError`` after
+    :data:`PATTERN_SECONDS`."""
     matches = regex.compile(pattern, regex.MULTILINE).finditer(text, timeout=PATTERN_SECONDS)
     return build_spans(text, _drop_empty(text, [match.start() for match in matches]))
 
 
 def split_auto(text: str) -> list[Span]:
-    """Split by the first of labels, brackets, numbers, paragraphs and sentences that finds at least two steps."""
+    """Split by the first of labels, brackets, numbers, paragraphs and sentences that finds at least
+    two steps."""
     spans: list[Span] = build_spans(text, [])
     for name in (*_MARKERS, "paragraphs", "sentences"):
         spans = SPLITTERS[name](text)
@@ -179,7 +211,8 @@ SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
 
 
 def split_steps(text: str, splitter: str = "auto", argument: Any = None) -> list[Span]:
-    """Split by a name of :data:`SPLITTERS`, or by ``pattern`` or ``delimiters``, which are the argument.
+    """Split by a name of :data:`SPLITTERS`, or by ``pattern`` or ``delimiters``, which are the
+    argument.
 
     Raises ``TimeoutError``: the pattern took too long.
     """

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m prime_ext.step_rm.train``: train a step reward model, with or without torchrun.
 
-    python -m prime_ext.step_rm.train model.path=google-bert/bert-large-uncased data.files=steps.parquet \\
+    python -m prime_ext.step_rm.train model.path=google-bert/bert-large-uncased \\
+        data.files=steps.parquet \\
         trainer.output_dir=outputs/step_rm
 
-Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something cannot work, and with 130
-when interrupted; the same command continues from the last checkpoint.
+Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something
+cannot work, and with 130 when interrupted; the same command continues from the last checkpoint.
 """
 
 import sys
@@ -26,7 +27,10 @@ def compose(overrides: list[str]) -> StepRMSettings:
 
 
 def print_summary(results: dict[str, Any], output_dir: str) -> None:
-    print(f"best step {results['best_step']} of {results['steps']}, temperature {results['temperature']:.4f}")
+    print(
+        f"best step {results['best_step']} of {results['steps']}, temperature"
+        f" {results['temperature']:.4f}"
+    )
     for name in ("validation", "test"):
         if part := results.get(name):
             accuracy = f"accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f})"

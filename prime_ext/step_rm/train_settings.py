@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the training, checked before a model is loaded. No torch. config/step_rm.yaml explains the keys."""
+"""Settings of the training, checked before a model is loaded. No torch. config/step_rm.yaml
+explains the keys."""
 
 from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal
@@ -7,7 +8,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, PositiveOrZero, Share, Switch, Text
+from prime_ext.config.checks import (
+    STRICT,
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveOrZero,
+    Share,
+    Switch,
+    Text,
+)
 from prime_ext.run.training_runs import Paths
 from prime_ext.step_rm.description import PairFormat
 
@@ -69,8 +79,11 @@ class StepRMSettings:
 
     @property
     def of_result(self) -> dict[str, Any]:
-        """Return what the trained weights depend on: a run with other values cannot continue from its checkpoints."""
+        """Return what the trained weights depend on: a run with other values cannot continue from
+        its checkpoints."""
         free = ("keep_checkpoints", "logger", "eval_batch_size", "output_dir", "device")
         values = asdict(self)
-        values["trainer"] = {key: value for key, value in values["trainer"].items() if key not in free}
+        values["trainer"] = {
+            key: value for key, value in values["trainer"].items() if key not in free
+        }
         return values

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training run: data and model, transformers' Trainer, then calibration, evaluation and export."""
+"""The training run: data and model, transformers' Trainer, then calibration, evaluation and
+export."""
 
 import functools
 import os
@@ -54,55 +55,78 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
     """Count rows, rows of each label, and over-long ones."""
     classes = Counter(row.label for row in rows)
     labels = {f"label {label}": classes[at] for at, label in enumerate(LABELS)}
-    cut = {"previous steps cut": sum(row.context_cut for row in rows), "steps cut": sum(row.step_cut for row in rows)}
+    cut = {
+        "previous steps cut": sum(row.context_cut for row in rows),
+        "steps cut": sum(row.step_cut for row in rows),
+    }
     return {"steps": len(rows), **labels, **cut}
 
 
 def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Row]]:
-    """Tokenize all splits of all files. Raises ``StepRMError``: a broken file, or splits that cannot be used."""
+    """Tokenize all splits of all files. Raises ``StepRMError``: a broken file, or splits that
+    cannot be used."""
     splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
     places: dict[str, str] = {}
     for path in paths:
         rows = enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1)
         for part in make_batches(rows, ROWS_AT_ONCE):
-            encoded = encoder.encode_all([(row.question, row.previous, row.current) for _, row in part])
+            encoded = encoder.encode_all(
+                [(row.question, row.previous, row.current) for _, row in part]
+            )
             for (number, row), item in zip(part, encoded, strict=True):
                 if places.setdefault(row.group, row.split) != row.split:
                     raise StepRMError(
-                        f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
-                        "elsewhere; convert all files in one go, or with the same shares and seed"
+                        f"{path} row {number}: its question is in the split {row.split} here and"
+                        f" {places[row.group]} elsewhere; convert all files in one go, or with the"
+                        " same shares and seed"
                     )
                 ids = np.asarray(item.ids, dtype=np.int32)
-                splits[row.split].append(Row(ids, LABELS.index(row.label), item.context_cut, item.step_cut))
+                splits[row.split].append(
+                    Row(ids, LABELS.index(row.label), item.context_cut, item.step_cut)
+                )
     for name in ("train", "validation"):
         if not splits[name]:
             raise StepRMError(
-                f"no step is in the split {name}; convert with other shares or another seed, or with "
-                "--near-duplicates text if the questions differ in numbers only"
+                f"no step is in the split {name}; convert with other shares or another seed, or"
+                " with --near-duplicates text if the questions differ in numbers only"
             )
     if len({row.label for row in splits["train"]}) < 2:
-        raise StepRMError(f"all steps to train on have the label {LABELS[splits['train'][0].label]}")
+        raise StepRMError(
+            f"all steps to train on have the label {LABELS[splits['train'][0].label]}"
+        )
     return splits
 
 
 def collate(rows: Sequence[Row], pad: int) -> dict[str, torch.Tensor]:
     """Build a batch, padded on the right with the id ``pad``."""
     id_BT, mask_BT = pad_inputs([torch.from_numpy(row.ids).long() for row in rows], pad)
-    return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": torch.tensor([row.label for row in rows])}
+    return {
+        "input_ids": id_BT,
+        "attention_mask": mask_BT,
+        "labels": torch.tensor([row.label for row in rows]),
+    }
 
 
 def load_model(settings: ModelSettings) -> Any:
-    """Load the model with a head for -1, 0, 1, its own or a new one. Raises ``StepRMError``: a head for others."""
-    path, remote = settings.path, {"trust_remote_code": settings.trust_remote_code}
+    """Load the model with a head for -1, 0, 1, its own or a new one. Raises ``StepRMError``: a head
+    for others."""
+    path = settings.path
+    remote = {"trust_remote_code": settings.trust_remote_code}
     config = AutoConfig.from_pretrained(path, **remote)
     if any("SequenceClassification" in name for name in config.architectures or []):
         order = class_order(config.id2label, path)
         if order != LABELS:
-            raise StepRMError(f"{path} has the classes in the order {order}, training uses {LABELS}")
+            raise StepRMError(
+                f"{path} has the classes in the order {order}, training uses {LABELS}"
+            )
     # The problem type tells servers that probabilities are a softmax.
-    config.num_labels, config.problem_type = len(LABELS), "single_label_classification"
-    config.id2label, config.label2id = dict(ID2LABEL), dict(LABEL2ID)
-    return AutoModelForSequenceClassification.from_pretrained(path, config=config, dtype="float32", **remote)
+    config.num_labels = len(LABELS)
+    config.problem_type = "single_label_classification"
+    config.id2label = dict(ID2LABEL)
+    config.label2id = dict(LABEL2ID)
+    return AutoModelForSequenceClassification.from_pretrained(
+        path, config=config, dtype="float32", **remote
+    )
 
 
 class RunFiles(TrainerCallback):
@@ -127,14 +151,16 @@ class RunFiles(TrainerCallback):
 
 
 def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Return the cross-entropy over the inputs of the optimizer step, however these are cut into passes."""
+    """Return the cross-entropy over the inputs of the optimizer step, however these are cut into
+    passes."""
     total = F.cross_entropy(outputs["logits"].float(), labels, reduction="sum")
     return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
 def build_training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArguments:
     """Return the arguments of the Trainer for ``n_train`` inputs."""
-    optim, run = settings.optim, settings.trainer
+    optim = settings.optim
+    run = settings.trainer
     world = int(os.environ.get("WORLD_SIZE", "1"))
     passes = -(-n_train // (optim.batch_size * world))
     per_epoch = max(1, -(-passes // optim.accumulation))
@@ -170,7 +196,8 @@ def build_training_arguments(settings: StepRMSettings, n_train: int) -> Training
 
 
 def train(settings: StepRMSettings) -> dict[str, Any]:
-    """Train, calibrate, evaluate and write everything; return the results. Raises ``StepRMError``."""
+    """Train, calibrate, evaluate and write everything; return the results. Raises
+    ``StepRMError``."""
     torch.manual_seed(settings.trainer.seed)
     folder = Path(settings.trainer.output_dir).expanduser()
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
@@ -178,9 +205,13 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     path = settings.model.path
     use_cache_without_hub(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=settings.model.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, trust_remote_code=settings.model.trust_remote_code
+        )
     except OSError as error:
-        raise StepRMError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise StepRMError(
+            f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}"
+        ) from error
     pair_format = settings.data.pair_format()
     splits = load_splits(settings.data.files, PairEncoder(tokenizer, pair_format))
     model = load_model(settings.model)
@@ -188,7 +219,9 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     identity = {"settings": settings.of_result, "training data": digest_files(settings.data.files)}
     checkpoints = Checkpoints(folder / "checkpoints", identity)
     latest = checkpoints.find_latest()
-    callbacks: list[TrainerCallback] = [RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))]
+    callbacks: list[TrainerCallback] = [
+        RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))
+    ]
     if settings.trainer.patience:
         callbacks.append(EarlyStoppingCallback(settings.trainer.patience))
     trainer = Trainer(
@@ -220,10 +253,11 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
 
 
 def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
-    """Return the temperature of the least negative log-likelihood, by golden-section search on its logarithm.
+    """Return the temperature of the least negative log-likelihood, by golden-section search on its
+    logarithm.
 
-    The likelihood of 1 / T is concave, so there is one optimum. At the bounds, 0.05 and 20, classes are separated
-    without error, or not at all.
+    The likelihood of 1 / T is concave, so there is one optimum. At the bounds, 0.05 and 20, classes
+    are separated without error, or not at all.
     """
     logits_NC = logits_NC.double()
 
@@ -233,7 +267,8 @@ def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
     ratio = (5**0.5 - 1) / 2
     left, right = torch.tensor([0.05, 20.0], dtype=torch.float64).log()
     for _ in range(60):
-        inner_left, inner_right = right - ratio * (right - left), left + ratio * (right - left)
+        inner_left = right - ratio * (right - left)
+        inner_right = left + ratio * (right - left)
         if loss(inner_left) < loss(inner_right):
             right = inner_right
         else:
@@ -241,8 +276,11 @@ def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
     return float(((left + right) / 2).exp())
 
 
-def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 1.0) -> dict[str, Any]:
-    """Return the share of the most frequent class, accuracy, macro-F1, negative log-likelihood, and the confusion.
+def report(
+    logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 1.0
+) -> dict[str, Any]:
+    """Return the share of the most frequent class, accuracy, macro-F1, negative log-likelihood, and
+    the confusion.
 
     Rows of the confusion are true classes, columns predicted ones.
     """
@@ -250,7 +288,9 @@ def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 
     predicted_N = scaled_NC.argmax(-1)
     n = len(LABELS)
     confusion_CC = torch.bincount(class_N * n + predicted_N, minlength=n * n).reshape(n, n)
-    hit_C, predicted_C, true_C = confusion_CC.diagonal(), confusion_CC.sum(0), confusion_CC.sum(1)
+    hit_C = confusion_CC.diagonal()
+    predicted_C = confusion_CC.sum(0)
+    true_C = confusion_CC.sum(1)
     f1_C = 2 * hit_C.double() / (predicted_C + true_C)
     return {
         "steps": len(class_N),
@@ -269,7 +309,10 @@ def evaluate(trainer: Trainer, splits: dict[str, list[Row]]) -> dict[str, Any]:
     for name in ("validation", "test"):
         if splits[name]:
             prediction = trainer.predict(splits[name], metric_key_prefix=name)
-            outputs[name] = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
+            outputs[name] = (
+                torch.as_tensor(prediction.predictions).float(),
+                torch.as_tensor(prediction.label_ids),
+            )
     temperature = fit_temperature(*outputs["validation"])
     return {
         "temperature": temperature,

@@ -44,13 +44,20 @@ class BenchmarkSource:
     files: Mapping[Split, Texts] = field(default_factory=dict)  # on the hub
     local: Mapping[Split, Paths] = field(default_factory=dict)  # below a data folder
     rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
-    where: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # columns that match in rows of the task
+    where: Mapping[str, re.Pattern[str]] = field(
+        default_factory=dict
+    )  # columns that match in rows of the task
     origin: Text = ""  # address where the local files are published
-    generated: Text = ""  # in place of files: last_digit_chain, or a task of reasoning-gym with its parameters
+    generated: Text = (
+        ""  # in place of files: last_digit_chain, or a task of reasoning-gym with its parameters
+    )
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row of the files belongs to the task. ``BadRow``: it lacks a column of ``where``."""
-        return all(pattern.search(read_cell(cell(row, name), name)) for name, pattern in self.where.items())
+        """Return whether a row of the files belongs to the task. ``BadRow``: it lacks a column of
+        ``where``."""
+        return all(
+            pattern.search(read_cell(cell(row, name), name)) for name, pattern in self.where.items()
+        )
 
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
         return self.local if local else self.files
@@ -68,15 +75,22 @@ class Gold:
     __pydantic_config__ = STRICT
     # Several columns of programs make a JSON object of tests.
     columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
-    values: Mapping[AnyCase, Answer] = field(default_factory=dict)  # answer by text of the column, if that is a label
+    values: Mapping[AnyCase, Answer] = field(
+        default_factory=dict
+    )  # answer by text of the column, if that is a label
     extract: Style = ""  # for a column with a complete solution
     unit: Text = ""  # column with the unit, which a response may leave out
-    corrections: Mapping[str, Text] = field(default_factory=dict)  # for texts that no response would equal
+    corrections: Mapping[str, Text] = field(
+        default_factory=dict
+    )  # for texts that no response would equal
 
     def read(self, row: Mapping[str, Any], as_tests: bool) -> str:
-        """Return the gold answer of a row; with ``as_tests``, tests of programs. ``BadRow``: no answer in columns."""
+        """Return the gold answer of a row; with ``as_tests``, tests of programs. ``BadRow``: no
+        answer in columns."""
         if as_tests:
-            return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True)
+            return json.dumps(
+                {column: cell(row, column) for column in self.columns}, sort_keys=True
+            )
         (column,) = self.columns
         value = cell(row, column)
         if isinstance(value, list):
@@ -99,7 +113,8 @@ class Gold:
 
 
 def _append_unit(answer: str, unit: str) -> str:
-    r"""Append the unit in LaTeX; ``\%``, ``^{\circ}`` and units in dollar signs are LaTeX already."""
+    r"""Append the unit in LaTeX; ``\%``, ``^{\circ}`` and units in dollar signs are LaTeX
+    already."""
     answer = answer.strip("$") if answer.count("$") == 2 else answer
     if unit == "%":
         return f"{answer}\\%"
@@ -119,7 +134,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Sampling of responses, named as in transformers; ``n`` is the number of responses per problem, ``top_k=0`` all.
+    """Sampling of responses, named as in transformers; ``n`` is the number of responses per
+    problem, ``top_k=0`` all.
 
     Without ``do_sample`` decoding is greedy.
     """
@@ -141,7 +157,9 @@ class BenchmarkProblem:
     fields: Mapping[str, str]  # texts for prompts
     gold: str  # reward_model.ground_truth of verl's schema
     id: str = ""  # name in the source; empty if it has none
-    groups: Mapping[str, str] = field(default_factory=dict)  # subject, level and so on, which break results down
+    groups: Mapping[str, str] = field(
+        default_factory=dict
+    )  # subject, level and so on, which break results down
 
 
 @dataclass(frozen=True)
@@ -158,17 +176,22 @@ class Task:
     source: BenchmarkSource
     fields: Annotated[Mapping[Annotated[str, Field(pattern=r"^\w+$")], Shown], Field(min_length=1)]
     texts: Texts  # fields that are the problem itself, by which duplicates are found
-    gold: Annotated[tuple[Gold, ...], Field(min_length=1)]  # the first whose columns a row has counts
+    gold: Annotated[
+        tuple[Gold, ...], Field(min_length=1)
+    ]  # the first whose columns a row has counts
     prompts: Mapping[str, Prompt]
     metrics: Texts
     decoding: Annotated[Mapping[str, Decoding], Field(min_length=1)]
     options: Options = ()
     extraction: Style = ""  # in which responses state answers; empty for the verifier's default
-    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)  # of programs
+    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(
+        default_factory=dict
+    )  # of programs
     id: Columns | None = None  # None: the number of the row
     groups: Mapping[str, Columns] = field(default_factory=dict)
     notes: Text = ""  # caveats for comparing numbers
-    # Another task with some of these problems: this one is in no group of tasks, so that no problem counts twice.
+    # Another task with some of these problems: this one is in no group of tasks, so that no problem
+    # counts twice.
     overlaps: Text = ""
 
     @property
@@ -195,9 +218,12 @@ class Task:
         return {**find_source(self.data_source).options, **extraction, **self.limits}
 
     def problem(self, row: Mapping[str, Any]) -> BenchmarkProblem:
-        """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no gold answer."""
+        """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no
+        gold answer."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
-        way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
+        way = next(
+            (way for way in self.gold if all(has(row, column) for column in way.columns)), None
+        )
         if way is None:
             wanted = " or ".join("+".join(way.columns) for way in self.gold)
             raise BadRow(f"no column {wanted}; {describe_columns(row)}")
@@ -208,11 +234,17 @@ class Task:
             groups={name: column.read(row) for name, column in self.groups.items()},
         )
 
-    def messages(self, problem: BenchmarkProblem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:
+    def messages(
+        self, problem: BenchmarkProblem, prompt: str = DEFAULT_PROMPT
+    ) -> list[dict[str, str]]:
         """Return the chat that shows a problem. ``KeyError``: no prompt of that name."""
         chosen = self.prompts[prompt]
         texts = {"system": chosen.system, "user": chosen.user}
-        return [{"role": role, "content": fill_in(text, problem.fields)} for role, text in texts.items() if text]
+        return [
+            {"role": role, "content": fill_in(text, problem.fields)}
+            for role, text in texts.items()
+            if text
+        ]
 
     def problem_texts(self, problem: BenchmarkProblem) -> tuple[str, ...]:
         return tuple(problem.fields[name] for name in self.texts)

@@ -5,8 +5,9 @@
       - class_name: prime_ext.tasks.calculator_tool.CalculatorTool
         config: {type: native, rewards: {malformed: -0.1}}
 
-Python's parser reads what the policy writes, and nothing is evaluated as a program. The length of the text and the
-digits of every number are bounded, so that no expression costs more than a fraction of a millisecond.
+Python's parser reads what the policy writes, and nothing is evaluated as a program. The length of
+the text and the digits of every number are bounded, so that no expression costs more than a
+fraction of a millisecond.
 """
 
 import ast
@@ -34,7 +35,8 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {ast.Add: add, ast.Sub: sub,
 
 
 class Refused(ValueError):
-    """No result. ``outcome``: ``malformed`` (not an expression), ``error`` (a number is too large) or ``timeout``."""
+    """No result. ``outcome``: ``malformed`` (not an expression), ``error`` (a number is too large)
+    or ``timeout``."""
 
     def __init__(self, outcome: str, message: str):
         super().__init__(message)
@@ -44,7 +46,8 @@ class Refused(ValueError):
 def calculate(text: str, most_digits: int = 30) -> int:
     """Return the value of an expression such as ``-(2 + 3) * 4``.
 
-    ``most_digits`` bounds every number and intermediate result. ``Refused``: with one line that the policy can read.
+    ``most_digits`` bounds every number and intermediate result. ``Refused``: with one line that the
+    policy can read.
     """
     if len(text) > _MOST_CHARACTERS:
         raise Refused("malformed", f"the expression has more than {_MOST_CHARACTERS} characters")
@@ -70,33 +73,45 @@ def _value(node: ast.expr, most_digits: int) -> int:
         return -_value(node.operand, most_digits)
     if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATORS:
         raise Refused("malformed", f"this is not an expression; {_KNOWN}")
-    result = _OPERATORS[type(node.op)](_value(node.left, most_digits), _value(node.right, most_digits))
+    result = _OPERATORS[type(node.op)](
+        _value(node.left, most_digits), _value(node.right, most_digits)
+    )
     if abs(result) >= 10**most_digits:
         raise Refused("error", f"a result has more than {most_digits} digits")
     return result
 
 
 SCHEMA = build_schema(
-    "calculator", "Calculates with whole numbers: + - * and parentheses.", "expression", "such as (2 + 3) * 4"
+    "calculator",
+    "Calculates with whole numbers: + - * and parentheses.",
+    "expression",
+    "such as (2 + 3) * 4",
 )
 
 
 class CalculatorTool(CountedTool):
-    """``calculator(expression)``. The answer is the result, or one line that says why there is none.
+    """``calculator(expression)``. The answer is the result, or one line that says why there is
+    none.
 
-    ``config`` may have ``rewards``, ``most_digits`` (30), and ``timeout_share``: share of calls that are answered as if
-    they had taken too long, for agents that must learn to ask again. A hash of the trajectory so far chooses them, so
-    that a run can be repeated. ``ValueError``: a wrong outcome or share.
+    ``config`` may have ``rewards``, ``most_digits`` (30), and ``timeout_share``: share of calls
+    that are answered as if they had taken too long, for agents that must learn to ask again. A hash
+    of the trajectory so far chooses them, so that a run can be repeated. ``ValueError``: a wrong
+    outcome or share.
     """
 
-    schema, known_outcomes = SCHEMA, OUTCOMES
+    schema = SCHEMA
+    known_outcomes = OUTCOMES
 
-    def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
+    def __init__(
+        self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None
+    ):
         super().__init__(config, tool_schema)
         self._most_digits = int(config.get("most_digits", 30))
         self._timeout_share = float(config.get("timeout_share", 0.0))
         if not 0.0 <= self._timeout_share <= 1.0:
-            raise ValueError(f"timeout_share={self._timeout_share:g} of the calculator is not in [0, 1]")
+            raise ValueError(
+                f"timeout_share={self._timeout_share:g} of the calculator is not in [0, 1]"
+            )
 
     async def run(self, text: str, agent_data: Any) -> tuple[str, str]:
         try:

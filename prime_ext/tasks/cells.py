@@ -29,11 +29,14 @@ def _check_one_group(pattern: re.Pattern[str]) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Pick:
-    """A text from a cell, of the first column that a row has; ``meta.level`` is ``level`` of an object in ``meta``."""
+    """A text from a cell, of the first column that a row has; ``meta.level`` is ``level`` of an
+    object in ``meta``."""
 
     __pydantic_config__ = STRICT
     columns: Annotated[Texts, Field(alias="column")]
-    pattern: Annotated[re.Pattern[str], AfterValidator(_check_one_group)] | None = None  # None: the complete cell
+    pattern: Annotated[re.Pattern[str], AfterValidator(_check_one_group)] | None = (
+        None  # None: the complete cell
+    )
 
     def read(self, row: Mapping[str, Any]) -> str:
         """Return the text. ``BadRow``: the column is missing, not a text, or does not match."""
@@ -49,7 +52,8 @@ class Pick:
 
 @dataclass(frozen=True)
 class Composed:
-    """Text around cells, not stripped: the first of ``texts`` whose cells, ``{{column}}``, a row has and fills."""
+    """Text around cells, not stripped: the first of ``texts`` whose cells, ``{{column}}``, a row
+    has and fills."""
 
     __pydantic_config__ = STRICT
     texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]
@@ -57,14 +61,19 @@ class Composed:
     def read(self, row: Mapping[str, Any]) -> str:
         """Return the text. ``BadRow``: the row has the cells of no text."""
         for text in self.texts:
-            if all(has(row, column) and _is_filled(cell(row, column), column) for column in PLACEHOLDER.findall(text)):
+            if all(
+                has(row, column) and _is_filled(cell(row, column), column)
+                for column in PLACEHOLDER.findall(text)
+            ):
                 return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
         wanted = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
         raise BadRow(f"no text in column {wanted}; {describe_columns(row)}")
 
 
 # In a task file: columns alone, or a mapping with a pattern, or with texts around cells.
-Columns = Annotated[Pick, BeforeValidator(lambda value: value if isinstance(value, Mapping) else {"column": value})]
+Columns = Annotated[
+    Pick, BeforeValidator(lambda value: value if isinstance(value, Mapping) else {"column": value})
+]
 Shown = Annotated[
     Annotated[Columns, Tag("<columns>")] | Annotated[Composed, Tag("<texts>")],
     Discriminator(lambda value: "<texts>" if isinstance(value, Mapping) else "<columns>"),
@@ -72,7 +81,8 @@ Shown = Annotated[
 
 
 def _is_filled(value: Any, column: str) -> bool:
-    """Return whether a cell is neither null nor blank. ``BadRow``: it is neither text nor number."""
+    """Return whether a cell is neither null nor blank. ``BadRow``: it is neither text nor
+    number."""
     return value is not None and bool(str(value).strip()) and bool(read_cell(value, column))
 
 
@@ -106,7 +116,8 @@ def describe_columns(row: Mapping[str, Any]) -> str:
 
 
 def read_cell(value: Any, column: str) -> str:
-    """Read a cell as text. ``BadRow``: it is neither text nor number, or empty, or not valid UTF-8."""
+    """Read a cell as text. ``BadRow``: it is neither text nor number, or empty, or not valid
+    UTF-8."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise BadRow(f"{column} must be a text, got {str(value)[:40]!r}")
     text = str(value).strip()

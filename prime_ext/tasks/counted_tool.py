@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of this package's tools: a text goes in, and the outcome of each call is counted and may have a reward."""
+"""Base of this package's tools: a text goes in, and the outcome of each call is counted and may
+have a reward."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,23 +17,33 @@ def build_schema(name: str, description: str, argument: str, meaning: str) -> di
         "properties": {argument: {"type": "string", "description": meaning}},
         "required": [argument],
     }
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
 
 
 class CountedTool(BaseTool):
-    """A tool of verl's agent loop. A rollout's ``extra_fields`` count its calls by outcome, under the tool's name.
+    """A tool of verl's agent loop. A rollout's ``extra_fields`` count its calls by outcome, under
+    the tool's name.
 
-    ``config.rewards`` has rewards by outcome, else 0, which become verl's ``tool_rewards``. ``ValueError``: an outcome
-    is not one of ``known_outcomes``, of which ``malformed`` is one.
+    ``config.rewards`` has rewards by outcome, else 0, which become verl's ``tool_rewards``.
+    ``ValueError``: an outcome is not one of ``known_outcomes``, of which ``malformed`` is one.
     """
 
     schema: Mapping[str, Any]
     known_outcomes: Sequence[str]
 
-    def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
-        super().__init__(dict(config), tool_schema or OpenAIFunctionToolSchema.model_validate(self.schema))
+    def __init__(
+        self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None
+    ):
+        super().__init__(
+            dict(config), tool_schema or OpenAIFunctionToolSchema.model_validate(self.schema)
+        )
         self.field = self.schema["function"]["name"]
-        self.rewards = {str(name): float(value) for name, value in (config.get("rewards") or {}).items()}
+        self.rewards = {
+            str(name): float(value) for name, value in (config.get("rewards") or {}).items()
+        }
         if unknown := sorted(set(self.rewards) - set(self.known_outcomes)):
             known = ", ".join(self.known_outcomes)
             raise ValueError(f"rewards.{unknown[0]} of the tool {self.field} is not one of {known}")
@@ -40,15 +51,19 @@ class CountedTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: Any, **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Answer one call, whatever JSON the policy wrote; return the answer, its reward and ``{"outcome": ...}``."""
+        """Answer one call, whatever JSON the policy wrote; return the answer, its reward and
+        ``{"outcome": ...}``."""
         (argument,) = self.schema["function"]["parameters"]["required"]
         text = parameters.get(argument) if isinstance(parameters, dict) else None
         data = kwargs.get("agent_data")
-        outcome, told = "malformed", f"Error: give one argument, {argument}, a text"
+        outcome = "malformed"
+        told = f"Error: give one argument, {argument}, a text"
         if isinstance(text, str):
             outcome, told = await self.run(text, data)
         if data is not None:
-            data.extra_fields.setdefault(self.field, dict.fromkeys(self.known_outcomes, 0))[outcome] += 1
+            data.extra_fields.setdefault(self.field, dict.fromkeys(self.known_outcomes, 0))[
+                outcome
+            ] += 1
         return ToolResponse(text=told), self.rewards.get(outcome, 0.0), {"outcome": outcome}
 
     @abstractmethod

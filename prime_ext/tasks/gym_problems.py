@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of the tasks of reasoning-gym, each named with its parameters: ``chain_sum:max_terms=3:max_digits=1``.
+"""Problems of the tasks of reasoning-gym, each named with its parameters:
+``chain_sum:max_terms=3:max_digits=1``.
 
-All tasks have two more parameters: ``threshold``, the least score that makes an answer right, and ``extraction``, the
-style in which responses state answers (default: ``boxed``).
+All tasks have two more parameters: ``threshold``, the least score that makes an answer right, and
+``extraction``, the style in which responses state answers (default: ``boxed``).
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ UNUSABLE = "game_of_life_halting"
 
 
 def read_task(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters in ``TASK[:PARAMETER=VALUE]...``. ``SourceError``: one is unknown or wrong."""
+    """Return the name and the parameters in ``TASK[:PARAMETER=VALUE]...``. ``SourceError``: one is
+    unknown or wrong."""
     require()
     from reasoning_gym.factory import DATASETS
 
@@ -37,7 +39,9 @@ def read_task(text: str) -> tuple[str, dict[str, Any]]:
         extraction: Literal["boxed", "gsm8k", "lenient"] = "boxed"
 
     try:
-        values = {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in pairs)}
+        values = {
+            key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in pairs)
+        }
         checked = asdict(read(Parameters, values, name))
     except (SettingsError, yaml.YAMLError) as error:
         raise SourceError(" ".join(str(error).split())) from error
@@ -45,9 +49,11 @@ def read_task(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
-    """Yield different problems of a task: ``question``, and ``gold``, whose answer a response can state.
+    """Yield different problems of a task: ``question``, and ``gold``, whose answer a response can
+    state.
 
-    ``SourceError``: a name is unknown; the task has too few problems, needs a network, or refuses its parameters.
+    ``SourceError``: a name is unknown; the task has too few problems, needs a network, or refuses
+    its parameters.
     """
     task, parameters = read_task(text)
     known: set[str] = set()
@@ -55,15 +61,25 @@ def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
         dataset = make_dataset(task, repr(parameters), seed, 5 * count)
         for index in range(5 * count):
             entry = dataset[index]
-            question, answer = entry["question"], entry["answer"]
+            question = entry["question"]
+            answer = entry["answer"]
             if question not in known and (not answer or can_state(answer, dataset)):
                 known.add(question)
-                problem = {"task": task, "parameters": parameters, "answer": answer, "metadata": entry["metadata"]}
+                problem = {
+                    "task": task,
+                    "parameters": parameters,
+                    "answer": answer,
+                    "metadata": entry["metadata"],
+                }
                 with np.printoptions(legacy="1.25"):  # no types of numpy in the text
                     gold = repr(problem)
                 yield {"question": question, "gold": gold}
                 if len(known) == count:
                     return
     except Exception as error:
-        raise SourceError(f"{text} makes no problems: {type(error).__name__} {' '.join(str(error).split())}") from error
-    raise SourceError(f"{text} made only {len(known)} different problems in {5 * count} attempts; ask for fewer")
+        raise SourceError(
+            f"{text} makes no problems: {type(error).__name__} {' '.join(str(error).split())}"
+        ) from error
+    raise SourceError(
+        f"{text} made only {len(known)} different problems in {5 * count} attempts; ask for fewer"
+    )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The task of the quickstart, "last-digit chain": mental arithmetic with visible steps, checked by a rule.
+r"""The task of the quickstart, "last-digit chain": mental arithmetic with visible steps, checked by
+a rule.
 
-A prompt is a start digit and 4 to 7 operations, applied from left to right (no precedence), every value modulo 10:
-``3*9+6*7?``. The response shows every step and boxes the last value: ``3*9=7;7+6=3;3*7=1;\boxed{1}``. Operations are
-``+`` and ``-`` by 1 to 9 and ``*`` by 3, 7 or 9. All are invertible modulo 10: only a second wrong step can cancel one.
+A prompt is a start digit and 4 to 7 operations, applied from left to right (no precedence), every
+value modulo 10: ``3*9+6*7?``. The response shows every step and boxes the last value:
+``3*9=7;7+6=3;3*7=1;\boxed{1}``. Operations are ``+`` and ``-`` by 1 to 9 and ``*`` by 3, 7 or 9.
+All are invertible modulo 10: only a second wrong step can cancel one.
 """
 
 import hashlib
@@ -24,7 +26,8 @@ _APPLY = {"+": operators.add, "-": operators.sub, "*": operators.mul}
 # Percent of all prompts, by hash, in each split: disjoint whatever the seeds and sizes.
 SPLITS = {"test": (0, 10), "val": (10, 15), "sft": (15, 60), "train": (60, 100)}
 
-# Of the Beta distribution of error probabilities: small, so that most facts are known well or mistaken often.
+# Of the Beta distribution of error probabilities: small, so that most facts are known well or
+# mistaken often.
 MISCONCEPTION_CONCENTRATION = 2.4
 
 _PROMPT = re.compile(r"(\d)((?:[+\-*]\d)+)\?")
@@ -47,7 +50,8 @@ class ChainProblem:
 
     @property
     def prompt(self) -> str:
-        return f"{self.start}{''.join(f'{operator}{operand}' for operator, operand in self.operations)}?"
+        operations = (f"{operator}{operand}" for operator, operand in self.operations)
+        return f"{self.start}{''.join(operations)}?"
 
     @property
     def answer(self) -> int:
@@ -62,28 +66,34 @@ def parse_prompt(prompt: str) -> ChainProblem:
     match = _PROMPT.fullmatch(prompt)
     if match is None:
         raise ValueError(f"not a last-digit chain such as '3*9+6?': {prompt!r}")
-    operations = tuple((operator, int(operand)) for operator, operand in _OPERATION.findall(match[2]))
+    operations = tuple(
+        (operator, int(operand)) for operator, operand in _OPERATION.findall(match[2])
+    )
     return ChainProblem(start=int(match[1]), operations=operations)
 
 
 def get_split(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str:
-    """Return the split of a prompt (``test``, ``val``, ``sft`` or ``train``) by a hash of its text."""
+    """Return the split of a prompt (``test``, ``val``, ``sft`` or ``train``) by a hash of its
+    text."""
     bucket = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % 100
     return next(name for name, (low, high) in splits.items() if low <= bucket < high)
 
 
 def error_probability(mean_error: float, rng: random.Random) -> float:
-    """Draw from Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``. ``ValueError``: it is outside [0, 1)."""
+    """Draw from Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``. ``ValueError``: it is
+    outside [0, 1)."""
     if not 0 <= mean_error < 1:
         raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
-    alpha, beta = MISCONCEPTION_CONCENTRATION * mean_error, MISCONCEPTION_CONCENTRATION * (1 - mean_error)
+    alpha = MISCONCEPTION_CONCENTRATION * mean_error
+    beta = MISCONCEPTION_CONCENTRATION * (1 - mean_error)
     return rng.betavariate(alpha, beta) if mean_error > 0 else 0.0
 
 
 def generate_problems(
     split: str, count: int, seed: int, chain_lengths: Sequence[int] = CHAIN_LENGTHS
 ) -> list[ChainProblem]:
-    """Draw ``count`` different problems of one split; the chain length is uniform over ``chain_lengths``.
+    """Draw ``count`` different problems of one split; the chain length is uniform over
+    ``chain_lengths``.
 
     ``ValueError``: the split is unknown, or too small.
     """
@@ -93,7 +103,10 @@ def generate_problems(
     per_operation = sum(len(operands) for operands in OPERANDS.values())
     smallest = 10 * per_operation ** min(chain_lengths) * (high - low) / 100
     if count > 0.5 * smallest * len(chain_lengths):
-        raise ValueError(f"{count} different problems are too many for split {split!r} with chains {chain_lengths}")
+        raise ValueError(
+            f"{count} different problems are too many for split {split!r} with chains"
+            f" {chain_lengths}"
+        )
     rng = random.Random(f"{split}-{seed}")
     problems: dict[str, ChainProblem] = {}
     while len(problems) < count:
@@ -108,7 +121,8 @@ def generate_problems(
 
 
 def outcome_reward(response: str, ground_truth: str) -> float:
-    """Return 1.0 if the last box holds the ground truth, else 0.0. ``RuntimeError``: the verifier could not decide."""
+    """Return 1.0 if the last box holds the ground truth, else 0.0. ``RuntimeError``: the verifier
+    could not decide."""
     verdict = _verifier.verify(response, ground_truth)
     if verdict.score is None:
         raise RuntimeError(f"the verifier could not judge {response!r}: {verdict.detail}")
@@ -118,7 +132,11 @@ def outcome_reward(response: str, ground_truth: str) -> float:
 def generate_rows(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
     """Yield rows of the quickstart's task. ``ValueError``: there are not enough problems."""
     for problem in generate_problems({"validation": "val"}.get(split, split), count, seed):
-        yield {"problem": problem.prompt, "answer": str(problem.answer), "operations": len(problem.operations)}
+        yield {
+            "problem": problem.prompt,
+            "answer": str(problem.answer),
+            "operations": len(problem.operations),
+        }
 
 
 GENERATED = {"last_digit_chain": generate_rows}

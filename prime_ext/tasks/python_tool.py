@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python as a tool of verl's tool agent loop: programs run in this package's sandbox, never in the worker.
+"""Python as a tool of verl's tool agent loop: programs run in this package's sandbox, never in the
+worker.
 
 tools:
   - class_name: prime_ext.tasks.python_tool.PythonTool
@@ -35,12 +36,16 @@ def _sandbox() -> Sandbox:
 class PythonTool(CountedTool):
     """``python(code)``. The answer is the output of the program, and its error.
 
-    ``config`` may have ``rewards``, and ``seconds`` (10) that a run may take. ``ValueError``: a wrong outcome or limit.
+    ``config`` may have ``rewards``, and ``seconds`` (10) that a run may take. ``ValueError``: a
+    wrong outcome or limit.
     """
 
-    schema, known_outcomes = SCHEMA, OUTCOMES
+    schema = SCHEMA
+    known_outcomes = OUTCOMES
 
-    def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
+    def __init__(
+        self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None
+    ):
         super().__init__(config, tool_schema)
         self._limits = Limits(seconds=config.get("seconds", 10.0))
         self._sandbox = _sandbox()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of verl's RL schema, and parquet files of them. Only ``extra_info`` differs between kinds of data."""
+"""Rows of verl's RL schema, and parquet files of them. Only ``extra_info`` differs between kinds of
+data."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -52,7 +53,8 @@ def rl_row(
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows to a parquet file as they come; return their number. The same rows give the same bytes."""
+    """Write rows to a parquet file as they come; return their number. The same rows give the same
+    bytes."""
     written = 0
     with pq.ParquetWriter(path, schema) as writer:
         for chunk in make_batches(rows, ROWS_PER_WRITE):
@@ -65,11 +67,14 @@ def refuse_leftovers(folder: Path, written: Collection[str]) -> None:
     """Raise ``SourceError`` if outputs of an earlier run would remain next to the new ones."""
     for path in (folder / f"{name}.parquet" for name in OUTPUTS if name not in written):
         if path.exists():
-            message = "is of an earlier run and would not fit the new files; remove it, or write elsewhere"
+            message = (
+                "is of an earlier run and would not fit the new files; remove it, or write"
+                " elsewhere"
+            )
             raise SourceError(f"{path} {message}")
 
 
-# ---- what a row must have ------------------------------------------------------------------------------------------
+# ---- what a row must have ------------------------------------------------------------------------
 
 
 def _refuse_null(value: Any) -> Any:
@@ -101,7 +106,8 @@ class JudgedRow(PromptRow):
 
 
 def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
-    """Return what is wrong with a row, which may have anything in its columns; one line for each fault."""
+    """Return what is wrong with a row, which may have anything in its columns; one line for each
+    fault."""
     try:
         kind.model_validate(dict(row))
     except ValidationError as error:
@@ -121,7 +127,9 @@ def load_tokenizer(path: str, **options: Any) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except (OSError, ValueError) as error:
-        raise SourceError(f"no tokenizer at {path}: {str(error).strip().splitlines()[0]}") from error
+        raise SourceError(
+            f"no tokenizer at {path}: {str(error).strip().splitlines()[0]}"
+        ) from error
     if not tokenizer.chat_template:
         raise NoChatTemplate(f"the tokenizer at {path} has no chat template")
     return tokenizer
@@ -129,5 +137,7 @@ def load_tokenizer(path: str, **options: Any) -> Any:
 
 def count_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
     """Return the length of a prompt in a chat template, with the start of the answer, in tokens."""
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
+    text = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False, **options
+    )
     return len(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -13,7 +13,13 @@ import yaml
 from omegaconf import OmegaConf
 
 from prime_ext.config.checks import SettingsError, guess, read
-from prime_ext.tasks.benchmark_task import CHOICE_METRICS, DEFAULT_PROMPT, BenchmarkSource, Decoding, Task
+from prime_ext.tasks.benchmark_task import (
+    CHOICE_METRICS,
+    DEFAULT_PROMPT,
+    BenchmarkSource,
+    Decoding,
+    Task,
+)
 from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.gym_problems import PREFIX, read_task
 from prime_ext.tasks.last_digit_chain import GENERATED
@@ -37,13 +43,21 @@ def load_task(name: str | Path) -> Task:
     if str(name).startswith(PREFIX):
         text = str(name).removeprefix(PREFIX)
         task, _ = read_task(text)
-        own = {"name": name, "title": f"reasoning-gym {task}", "data_source": f"reasoning_gym/{task}"}
+        own = {
+            "name": name,
+            "title": f"reasoning-gym {task}",
+            "data_source": f"reasoning_gym/{task}",
+        }
         source = {"generated": text, "rows": {"test": 256}}
-        return read(Task, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source}, "")
+        return read(
+            Task, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source}, ""
+        )
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
-        raise SourceError(f"no task {str(name)!r}{guess(path.stem, known) or '; there are ' + ', '.join(known)}")
+        raise SourceError(
+            f"no task {str(name)!r}{guess(path.stem, known) or '; there are ' + ', '.join(known)}"
+        )
     content = _content(path)
     try:
         if isinstance(content, dict) and EXTENDS in content:
@@ -61,17 +75,22 @@ def _content(path: Path) -> Any:
 
 
 def _extend(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a file into the task of the package that it extends, ``source`` key by key; a null removes a key."""
+    """Merge a file into the task of the package that it extends, ``source`` key by key; a null
+    removes a key."""
     name = str(content[EXTENDS])
     if name not in task_names():
-        raise SettingsError(f"extends must be the name of a task, got {name!r}{guess(name, task_names())}")
+        raise SettingsError(
+            f"extends must be the name of a task, got {name!r}{guess(name, task_names())}"
+        )
     base = _content(FOLDER / f"{name}.yaml")
     if EXTENDS in base:
         base = _extend(base)
     merged = {**base, **content}
     if isinstance(content.get("source"), Mapping):
         merged["source"] = {**base["source"], **content["source"]}
-        merged["source"] = {key: value for key, value in merged["source"].items() if value is not None}
+        merged["source"] = {
+            key: value for key, value in merged["source"].items() if value is not None
+        }
     return {key: value for key, value in merged.items() if key != EXTENDS and value is not None}
 
 
@@ -87,28 +106,45 @@ def _must(right: bool, message: str) -> None:
 def _check(task: Task, stem: str) -> Task:
     """Check the keys of a task against each other; return the task."""
     _must(task.name == stem, f"name must be that of the file, {stem!r}, got {task.name!r}")
-    _must(task.overlaps in ("", *task_names()), f"overlaps must be the name of a task, got {task.overlaps!r}")
+    _must(
+        task.overlaps in ("", *task_names()),
+        f"overlaps must be the name of a task, got {task.overlaps!r}",
+    )
     for name in task.texts:
-        _must(name in task.fields, f"texts has {name!r}, not a field; fields are {', '.join(task.fields)}")
+        _must(
+            name in task.fields,
+            f"texts has {name!r}, not a field; fields are {', '.join(task.fields)}",
+        )
     _check_source(task.source)
     _check_grader(task)
     _must(DEFAULT_PROMPT in task.prompts, f"prompts needs the key {DEFAULT_PROMPT!r}")
     for name, prompt in task.prompts.items():
         shown = PLACEHOLDER.findall(prompt.user)
-        _must(bool(shown), f"prompts.{name}.user shows no field; write e.g. {{{{{next(iter(task.fields))}}}}}")
+        _must(
+            bool(shown),
+            f"prompts.{name}.user shows no field; write e.g. {{{{{next(iter(task.fields))}}}}}",
+        )
         for field in [*shown, *PLACEHOLDER.findall(prompt.system)]:
             fields = ", ".join(task.fields)
-            _must(field in task.fields, f"prompts.{name} shows {{{{{field}}}}}, not a field; fields are {fields}")
+            _must(
+                field in task.fields,
+                f"prompts.{name} shows {{{{{field}}}}}, not a field; fields are {fields}",
+            )
     for name, decoding in task.decoding.items():
         for setting in ("temperature", "top_p", "top_k"):
             same = getattr(decoding, setting) == getattr(Decoding, setting)
-            _must(decoding.do_sample or same, f"decoding.{name}.{setting} has no effect without do_sample: true")
+            _must(
+                decoding.do_sample or same,
+                f"decoding.{name}.{setting} has no effect without do_sample: true",
+            )
     return task
 
 
 def _check_source(source: BenchmarkSource) -> None:
     if source.generated:
-        _must(source.generated in GENERATED, f"source.generated must be one of {', '.join(GENERATED)}")
+        _must(
+            source.generated in GENERATED, f"source.generated must be one of {', '.join(GENERATED)}"
+        )
         _must(bool(source.rows), "source.generated needs source.rows: how many of each split")
         alone = BenchmarkSource(generated=source.generated, rows=source.rows)
         _must(source == alone, "source.generated may have rows in addition, nothing else")
@@ -124,28 +160,53 @@ def _check_grader(task: Task) -> None:
         grader = task.grader
     except UnknownSource as error:
         raise SettingsError(f"data_source: {error}") from error
-    _must(grader != "choice" or bool(task.n_options), f"options are missing: {task.data_source} is judged as choice")
+    _must(
+        grader != "choice" or bool(task.n_options),
+        f"options are missing: {task.data_source} is judged as choice",
+    )
     for name, only in (("options", "choice"), ("extraction", "math"), ("limits", "code")):
-        _must(grader == only or not getattr(task, name), f"{name} must be left out: it is for {only}, not {grader}")
+        _must(
+            grader == only or not getattr(task, name),
+            f"{name} must be left out: it is for {only}, not {grader}",
+        )
     for number, gold in enumerate(task.gold):
         key = f"gold.{number}"
-        _must(grader == "code" or len(gold.columns) == 1, f"{key} of {grader} needs a single column")
+        _must(
+            grader == "code" or len(gold.columns) == 1, f"{key} of {grader} needs a single column"
+        )
         for name in ("extract", "unit", "corrections"):
             unused = not getattr(gold, name)
-            _must(grader == "math" or unused, f"{key}.{name} must be left out: it is for math, not {grader}")
-        _must(grader != "code" or not gold.values, f"{key}.values must be left out: the gold of code is its tests")
+            _must(
+                grader == "math" or unused,
+                f"{key}.{name} must be left out: it is for math, not {grader}",
+            )
+        _must(
+            grader != "code" or not gold.values,
+            f"{key}.values must be left out: the gold of code is its tests",
+        )
         if task.n_options:
             numbers = {str(option) for option in range(1, task.n_options + 1)}
-            wanted = f"{key}.values must say which option, 1 to {task.n_options}, each label stands for"
+            wanted = (
+                f"{key}.values must say which option, 1 to {task.n_options}, each label stands for"
+            )
             _must(bool(gold.values) and numbers.issuperset(gold.values.values()), wanted)
     most = max(way.n for way in task.decoding.values())
     for metric in task.metrics:
         at_k = _AT_K.fullmatch(metric)
         known = ", ".join([*CHOICE_METRICS, "avg@K", "pass@K", "maj@K"])
-        _must(bool(at_k) or metric in CHOICE_METRICS, f"metrics has {metric!r}, which is none of {known}")
+        _must(
+            bool(at_k) or metric in CHOICE_METRICS,
+            f"metrics has {metric!r}, which is none of {known}",
+        )
         if at_k:
-            _must(int(at_k[2]) <= most, f"metrics has {metric!r}, but no decoding has n of {at_k[2]} or more")
-            _must(at_k[1] != "maj" or grader != "code", f"metrics has {metric!r}, but programs do not vote")
+            _must(
+                int(at_k[2]) <= most,
+                f"metrics has {metric!r}, but no decoding has n of {at_k[2]} or more",
+            )
+            _must(
+                at_k[1] != "maj" or grader != "code",
+                f"metrics has {metric!r}, but programs do not vote",
+            )
         else:
             fits = metric == "accuracy" or grader == "choice"
             _must(fits, f"metrics has {metric!r}, which is for multiple choice, not {grader}")

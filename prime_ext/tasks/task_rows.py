@@ -19,12 +19,15 @@ def choose_default_split(task: Task, local: bool) -> str:
     return "all" if "all" in splits and "test" not in splits else "test"
 
 
-def load_problems(task: Task, data: Path | None = None, split: str | None = None) -> dict[str, BenchmarkProblem]:
+def load_problems(
+    task: Task, data: Path | None = None, split: str | None = None
+) -> dict[str, BenchmarkProblem]:
     """Load the problems of a split by their ids, in the order of the files.
 
-    Rows without an id have their number; with several files, after the name of the file, which is also their column
-    ``file``. ``data`` is the folder of the files of ``source.local``, None for those of the hub. Raises SourceError: a
-    split, a file or rows are missing, a row does not fit the task, or an id repeats.
+    Rows without an id have their number; with several files, after the name of the file, which is
+    also their column ``file``. ``data`` is the folder of the files of ``source.local``, None for
+    those of the hub. Raises SourceError: a split, a file or rows are missing, a row does not fit
+    the task, or an id repeats.
     """
     try:
         return _load(task, data, split or choose_default_split(task, local=data is not None))
@@ -49,7 +52,9 @@ def _load(task: Task, data: Path | None, split: str) -> dict[str, BenchmarkProbl
                 raise SourceError(f"{place} row {number}: {error}") from error
             name = problem.id or f"{stem}:{number}".lstrip(":")
             if name in problems:
-                raise SourceError(f"{place} row {number}: the id {name!r} is not the first of that name")
+                raise SourceError(
+                    f"{place} row {number}: the id {name!r} is not the first of that name"
+                )
             problems[name] = problem
     wanted = task.source.rows.get(split)
     if not problems or (data is not None and wanted not in (None, len(problems))):
@@ -64,19 +69,25 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
     source = task.source
     splits = source.rows if source.generated else source.places(local=data is not None)
     if not splits:
-        where = "hub: give --data with a folder of local files" if data is None else "local file: leave out --data"
+        where = (
+            "hub: give --data with a folder of local files"
+            if data is None
+            else "local file: leave out --data"
+        )
         raise SourceError(f"no {where}{_hint(task, split)}")
     if split not in splits:
         raise SourceError(f"no split {split!r}; it has {', '.join(splits)}")
     if source.generated:
-        count, name = source.rows[split], source.generated
+        count = source.rows[split]
+        name = source.generated
         rows = GENERATED[name](split, count, 0) if name in GENERATED else generate(name, count, 0)
         return [(f"{task.name} {split}", enumerate(rows, start=1))]
     return [(str(path), read_source(path)) for path in source_files(task, data, split)]
 
 
 def source_files(task: Task, data: Path | None, split: str) -> list[Path]:
-    """Return the files of a split; a packed local one may have been unpacked. ``SourceError``: one is missing."""
+    """Return the files of a split; a packed local one may have been unpacked. ``SourceError``: one
+    is missing."""
     source = task.source
     names = source.places(local=data is not None)[split]
     try:
@@ -103,4 +114,7 @@ def _hint(task: Task, split: str) -> str:
     end = ", and leave out --data"
     if len(source.files[split]) > 1:
         end = f" --local-dir DATA/{Path(source.local.get(split, ('',))[0]).parent}"
-    return f"; get it with: hf download --repo-type dataset {source.hub} {' '.join(source.files[split])}{end}"
+    return (
+        f"; get it with: hf download --repo-type dataset {source.hub}"
+        f" {' '.join(source.files[split])}{end}"
+    )

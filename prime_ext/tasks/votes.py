@@ -9,7 +9,8 @@ Same = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class Ballot:
-    """The votes of one problem: responses, score and first answer of each class; ``silent`` ones have no answer."""
+    """The votes of one problem: responses, score and first answer of each class; ``silent`` ones
+    have no answer."""
 
     votes: tuple[int, ...]
     scores: tuple[float, ...]
@@ -21,11 +22,13 @@ class Ballot:
         return sum(self.votes) + self.silent
 
 
-def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], same: Same) -> Ballot:
+def count_votes(
+    answers: Sequence[str | None], scores: Sequence[float | None], same: Same
+) -> Ballot:
     """Sort the answers of one problem into classes, in the order in which they appear.
 
-    A response without an answer has None; one that the grader could not judge has the score None and does not count.
-    ``same`` compares an answer with the first of each class.
+    A response without an answer has None; one that the grader could not judge has the score None
+    and does not count. ``same`` compares an answer with the first of each class.
     """
     classes: dict[str, list[float]] = {}  # scores by the first answer
     first_of: dict[str, str] = {}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in addition to the policy, from the whole configuration: PRM, reference, and the policy's average."""
+"""Models in addition to the policy, from the whole configuration: PRM, reference, and the policy's
+average."""
 
 from pathlib import Path
 from typing import Any
@@ -15,55 +16,79 @@ from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM
 WEIGHTS_ONLY = {"save_contents": ["model"], "load_contents": ["model"]}
 
 
-def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, end_token: int = 0) -> FrozenPRM:
-    """Build the implicit PRM; ``settings`` and ``prime`` are the validated sections, ``end_token`` is of padding."""
+def build_prm(
+    config: DictConfig, settings: PRMSettings, prime: PrimeSettings, end_token: int = 0
+) -> FrozenPRM:
+    """Build the implicit PRM; ``settings`` and ``prime`` are the validated sections, ``end_token``
+    is of padding."""
     models = {PRM_GROUP: prm_model(config.prm, settings, is_target=prime.distils)}
     if settings.reference == "frozen":
         models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
     rollout = config.actor_rollout_ref.rollout
-    # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
+    # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the
+    # rollouts.
     as_policy = settings.reference == "policy" or prime.distils or prime.rewards_advantages
     temperature = rollout.temperature if as_policy else 1.0
-    rows, folder = settings.mini_batch_size * rollout.n, Path(config.trainer.default_local_dir)
+    rows = settings.mini_batch_size * rollout.n
+    folder = Path(config.trainer.default_local_dir)
     kind = TrainedPRM if isinstance(settings, TrainedPRMSettings) else FrozenPRM
     return kind(settings, prime, models, rows, temperature, end_token, folder)
 
 
 def prm_model(
-    section: DictConfig, settings: PRMSettings, frozen_path: str | None = None, is_target: bool = False
+    section: DictConfig,
+    settings: PRMSettings,
+    frozen_path: str | None = None,
+    is_target: bool = False,
 ) -> TrainingWorkerConfig:
-    """Build the configuration of the PRM's worker from the section ``prm``, or of another model's, never trained."""
-    model, checkpoint = section.model, section.checkpoint
+    """Build the configuration of the PRM's worker from the section ``prm``, or of another model's,
+    never trained."""
+    model = section.model
+    checkpoint = section.checkpoint
     is_frozen = frozen_path is not None or not isinstance(settings, TrainedPRMSettings)
     if is_frozen:
         checkpoint = OmegaConf.merge(checkpoint, WEIGHTS_ONLY)
     if frozen_path is not None:
-        model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
+        model = OmegaConf.merge(
+            model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None}
+        )
     engine = omega_conf_to_dataclass(section.engine)
-    # verl copies the weights of forward_only engines from the host in every pass; the policy's loss runs one in every
-    # micro-batch.
+    # verl copies the weights of forward_only engines from the host in every pass; the policy's loss
+    # runs one in every micro-batch.
     engine.forward_only = is_frozen and not is_target
     engine.use_dynamic_bsz = settings.use_dynamic_bsz
-    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = settings.micro_batch_size_per_gpu
+    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = (
+        settings.micro_batch_size_per_gpu
+    )
     engine.max_token_len_per_gpu = settings.max_token_len_per_gpu
-    engine.infer_max_token_len_per_gpu = forward_tokens(section) if settings.use_dynamic_bsz else None
-    optimizer, checkpoint = omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(checkpoint)
+    engine.infer_max_token_len_per_gpu = (
+        forward_tokens(section) if settings.use_dynamic_bsz else None
+    )
+    optimizer = omega_conf_to_dataclass(section.optim)
+    checkpoint = omega_conf_to_dataclass(checkpoint)
     return _worker(model, engine, optimizer, checkpoint)
 
 
 def build_average(section: DictConfig, decay: float) -> PolicyAverage:
-    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's, without updates."""
-    # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their rounding.
+    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's,
+    without updates."""
+    # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their
+    # rounding.
     changes = {"fsdp_config": {"model_dtype": "fp32"}, "checkpoint": WEIGHTS_ONLY}
     actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, changes))
-    engine, rows = actor.engine, section.actor.ppo_micro_batch_size_per_gpu
+    engine = actor.engine
+    rows = section.actor.ppo_micro_batch_size_per_gpu
     engine.use_dynamic_bsz = section.actor.use_dynamic_bsz
-    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = section.actor.ppo_max_token_len_per_gpu
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = (
+        section.actor.ppo_max_token_len_per_gpu
+    )
     engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = rows
     return PolicyAverage(_worker(section.model, engine, actor.optim, actor.checkpoint), decay)
 
 
-def _worker(model: DictConfig, engine: Any, optimizer: Any, checkpoint: Any) -> TrainingWorkerConfig:
+def _worker(
+    model: DictConfig, engine: Any, optimizer: Any, checkpoint: Any
+) -> TrainingWorkerConfig:
     return TrainingWorkerConfig(
         model_type="language_model",
         model_config=omega_conf_to_dataclass(model),

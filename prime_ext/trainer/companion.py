@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models alongside the policy: in its worker processes, and, where they change, in every checkpoint."""
+"""Models alongside the policy: in its worker processes, and, where they change, in every
+checkpoint."""
 
 import os
 from collections.abc import Mapping
@@ -15,9 +16,11 @@ AVERAGE_GROUP = "avgpolicy"
 
 
 class Companion:
-    """A model, and others that only it reads, such as its reference: ``models`` by worker group, its own first.
+    """A model, and others that only it reads, such as its reference: ``models`` by worker group,
+    its own first.
 
-    One that changes has a ``checkpoint_folder``; checkpoints that were ``saved_with`` other settings lack it.
+    One that changes has a ``checkpoint_folder``; checkpoints that were ``saved_with`` other
+    settings lack it.
     """
 
     models: Mapping[str, TrainingWorkerConfig]
@@ -30,9 +33,13 @@ class Companion:
         raise NotImplementedError
 
     def worker_classes(self, worker: Any) -> dict[str, RayClassWithInitArgs]:
-        """Return what to add to the policy's worker processes, by group; ``worker`` is the class for Ray."""
+        """Return what to add to the policy's worker processes, by group; ``worker`` is the class
+        for Ray."""
         models = self.models.items()
-        return {name: RayClassWithInitArgs(cls=worker, config=one, **self.worker_options(name)) for name, one in models}
+        return {
+            name: RayClassWithInitArgs(cls=worker, config=one, **self.worker_options(name))
+            for name, one in models
+        }
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the policy's worker group and build the engines."""
@@ -47,18 +54,23 @@ class Companion:
 
     def save(self, folder: str, global_step: int) -> None:
         """Save what changes in a folder of its own inside of the checkpoint's."""
-        self.group.save_checkpoint(os.path.join(folder, self.checkpoint_folder), global_step=global_step)
+        self.group.save_checkpoint(
+            os.path.join(folder, self.checkpoint_folder), global_step=global_step
+        )
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError where it is missing."""
         own = os.path.join(folder, self.checkpoint_folder)
         if not os.path.isdir(own):
-            raise FileNotFoundError(f"the checkpoint has no {own}; it was saved with {self.saved_with}")
+            raise FileNotFoundError(
+                f"the checkpoint has no {own}; it was saved with {self.saved_with}"
+            )
         self.group.load_checkpoint(local_path=own, del_local_after_load=delete_after_load)
 
 
 class PolicyAverage(Companion):
-    """The running average of the policy's weights (``prime.anchor``), in the policy's worker processes.
+    """The running average of the policy's weights (``prime.anchor``), in the policy's worker
+    processes.
 
     ``model`` is the configuration of its worker, ``decay`` the weight of the past.
     """
@@ -74,10 +86,12 @@ class PolicyAverage(Companion):
         return {"role": AVERAGE_ROLE}
 
     def attach(self, actor_group: Any) -> None:
-        """Build the average, equal to the policy, whose engine has to be known already (``install_targets``)."""
+        """Build the average, equal to the policy, whose engine has to be known already
+        (``install_targets``)."""
         super().attach(actor_group)
         self.group.average_weights("policy", 0.0)
 
     def follow(self) -> None:
-        """Once a step, before the policy is updated: average <- decay * average + (1 - decay) * policy."""
+        """Once a step, before the policy is updated: average <- decay * average + (1 - decay) *
+        policy."""
         self.group.average_weights("policy", self.decay)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM as a scorer: its passes, the orders of score and update, and what becomes of its log-probabilities.
+"""The implicit PRM as a scorer: its passes, the orders of score and update, and what becomes of its
+log-probabilities.
 
 docs/explanation/implicit_prm.md explains the orders.
 """
@@ -24,7 +25,12 @@ from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.settings import STEPS_PER_MEASUREMENT, PrimeSettings, PRMSettings, TrainedPRMSettings
+from prime_ext.config.settings import (
+    STEPS_PER_MEASUREMENT,
+    PrimeSettings,
+    PRMSettings,
+    TrainedPRMSettings,
+)
 from prime_ext.prm import loss as fields
 from prime_ext.prm.loss import PRMLoss
 from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
@@ -36,7 +42,8 @@ from prime_ext.utils.transfer_queue import RolloutStore, replay_key
 
 logger = logging.getLogger(__name__)
 
-# Names of the worker groups. verl binds methods to groups by prefix, so none may be a prefix of another.
+# Names of the worker groups. verl binds methods to groups by prefix, so none may be a prefix of
+# another.
 PRM_GROUP = "prm"
 REFERENCE_GROUP = "refprm"
 
@@ -45,7 +52,8 @@ REPLAY_FOLDER = "prm_replay"
 # Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
 _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
-# Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
+# Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the
+# dtype of their passes.
 NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
 
 
@@ -53,7 +61,8 @@ NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0
 class Scores:
     """Log-probabilities of the responses' tokens by PRM and reference, ``(B, T)`` each.
 
-    ``mini_batch_B`` numbers the mini-batches where they are of training forward passes: the PRM moves in between.
+    ``mini_batch_B`` numbers the mini-batches where they are of training forward passes: the PRM
+    moves in between.
     """
 
     log_prob_BT: torch.Tensor
@@ -67,10 +76,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class PRMBatch:
-    """Rows on which the PRM is trained: those of ``rollouts`` in their order, then replayed ones and padding.
+    """Rows on which the PRM is trained: those of ``rollouts`` in their order, then replayed ones
+    and padding.
 
-    All rows have a ``label_B``, a ``group_B`` (padding has numbers of its own), a ``valid_B`` (False for padding) and a
-    ``replayed_B``; ``mini_batch_rows`` are those of a mini-batch with them. Passes add what they take to ``seconds``.
+    All rows have a ``label_B``, a ``group_B`` (padding has numbers of its own), a ``valid_B``
+    (False for padding) and a ``replayed_B``; ``mini_batch_rows`` are those of a mini-batch with
+    them. Passes add what they take to ``seconds``.
     """
 
     rollouts: Rollouts
@@ -88,12 +99,13 @@ class PRMBatch:
         return fields.TEXT_FIELDS if self.replayed_B.any() else fields.INPUT_FIELDS
 
 
-# ---- orders of score and update (prm.update_mode) -------------------------------------------------------------------
+# ---- orders of score and update (prm.update_mode) ------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Scores that become rewards, of a PRM before it trained on them, and after; and the metrics of its update."""
+    """Scores that become rewards, of a PRM before it trained on them, and after; and the metrics of
+    its update."""
 
     rewards: Scores
     before: Scores | None = None
@@ -109,7 +121,8 @@ def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Sco
 
 
 def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
-    """``interleaved``: the training forward passes score, as in PRIME's released code ("single forward")."""
+    """``interleaved``: the training forward passes score, as in PRIME's released code ("single
+    forward")."""
     metrics = prm.update(batch, keeps_scores=True)
     # The nearest to "before" that it has.
     during = prm.fetch_training_scores(batch)
@@ -140,16 +153,18 @@ ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
 }
 
 
-# ---- scorers --------------------------------------------------------------------------------------------------------
+# ---- scorers -------------------------------------------------------------------------------------
 
 
 @dataclass
 class FrozenPRM(Companion):
-    """A model that is never trained, an offline PRM or a teacher, and its reference, in the policy's worker processes.
+    """A model that is never trained, an offline PRM or a teacher, and its reference, in the
+    policy's worker processes.
 
-    ``settings`` and ``prime`` are the validated sections, ``models`` the configurations of the workers of each group,
-    the reference's if it is a model of its own. A mini-batch has ``mini_batch_rows`` over all ranks. Both sides of the
-    log-ratio have the ``temperature``; ``end_token`` is of padding, ``folder`` of the run.
+    ``settings`` and ``prime`` are the validated sections, ``models`` the configurations of the
+    workers of each group, the reference's if it is a model of its own. A mini-batch has
+    ``mini_batch_rows`` over all ranks. Both sides of the log-ratio have the ``temperature``;
+    ``end_token`` is of padding, ``folder`` of the run.
     """
 
     settings: PRMSettings
@@ -164,7 +179,9 @@ class FrozenPRM(Companion):
     @property
     def reference_field(self) -> str:
         """Return the name of the field with the reference's log-probabilities."""
-        return "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
+        return (
+            "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
+        )
 
     def worker_options(self, group: str) -> dict[str, Any]:
         return {"role": "prm" if group == PRM_GROUP else "reference"}
@@ -178,9 +195,15 @@ class FrozenPRM(Companion):
     def noise(self) -> float:
         """Return the standard deviation of the rounding noise of a reward."""
         # verl's mixed precision is bf16 unless told otherwise.
-        precision = (self.models[PRM_GROUP].engine_config.mixed_precision or {}).get("param_dtype", "bf16")
+        precision = (self.models[PRM_GROUP].engine_config.mixed_precision or {}).get(
+            "param_dtype", "bf16"
+        )
         noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
-        return noise if self.prime.distils or self.prime.rewards_advantages else self.settings.beta * noise
+        return (
+            noise
+            if self.prime.distils or self.prime.rewards_advantages
+            else self.settings.beta * noise
+        )
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Compute the reference, then the scores."""
@@ -202,12 +225,14 @@ class FrozenPRM(Companion):
         )
 
     def write_reference(self, batch: PRMBatch, as_update: bool = False) -> None:
-        """Have the reference's log-probabilities in the store, by a pass of its own only if ``prm.reference`` needs it.
+        """Have the reference's log-probabilities in the store, by a pass of its own only if
+        ``prm.reference`` needs it.
 
-        With ``as_update`` rows are packed as by the update, whose forward passes then score: of the same model q is
-        exactly 0.
+        With ``as_update`` rows are packed as by the update, whose forward passes then score: of the
+        same model q is exactly 0.
         """
-        kind, rows = self.settings.reference, batch.rows
+        kind = self.settings.reference
+        rows = batch.rows
         with marked_timer("prm_reference", batch.seconds):
             if kind != "policy":
                 options: dict[str, Any] = {} if kind == "frozen" else {"no_lora_adapter": True}
@@ -223,7 +248,9 @@ class FrozenPRM(Companion):
             self._score(PRM_GROUP, batch.rollouts.store, batch, fields.PRM_LOG_PROBS)
         return self._fetch(batch)
 
-    def _score(self, group: str, rows: RolloutStore, batch: PRMBatch, name: str, **options: Any) -> None:
+    def _score(
+        self, group: str, rows: RolloutStore, batch: PRMBatch, name: str, **options: Any
+    ) -> None:
         options |= {fields.OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False}
         asked = rows.build_request(batch.inputs, temperature=self.temperature, **options)
         ray.get(self.groups[group].score(asked).futures)
@@ -234,23 +261,34 @@ class FrozenPRM(Companion):
 
     def plan(self, batch: PRMBatch) -> MiniBatchPlan:
         """Plan the mini-batches of the rows."""
-        rows, sizes = batch.rows, (batch.mini_batch_rows, self.data_parallel_size)
-        return plan_mini_batches(rows.keys, rows.padding, rows.lengths, *sizes, batch.replayed_B.tolist())
+        rows = batch.rows
+        sizes = (batch.mini_batch_rows, self.data_parallel_size)
+        return plan_mini_batches(
+            rows.keys, rows.padding, rows.lengths, *sizes, batch.replayed_B.tolist()
+        )
 
     def compute_rewards(self, batch: PRMBatch, scoring: Scoring) -> Scored:
         """Turn log-probabilities into rewards, and measure how well they order the rollouts."""
-        rollouts, log_prob_BT, mask_BT = batch.rollouts, scoring.rewards.log_prob_BT, batch.rollouts.mask_BT
+        rollouts = batch.rollouts
+        log_prob_BT = scoring.rewards.log_prob_BT
+        mask_BT = batch.rollouts.mask_BT
         reward_BT = process_rewards(scoring.rewards.log_ratio(mask_BT), self.settings.beta)
         pairs, of_before = measure(rollouts, scoring.before, "before")
         _, of_after = measure(rollouts, scoring.after, "after")
-        metrics = {**scoring.metrics, **of_before, **of_after, **measure_sums(rollouts, reward_BT.sum(-1))}
+        metrics = {
+            **scoring.metrics,
+            **of_before,
+            **of_after,
+            **measure_sums(rollouts, reward_BT.sum(-1)),
+        }
         if rollouts.old_log_prob_BT is not None:
             reward_BT = policy_relative_rewards(log_prob_BT, rollouts.old_log_prob_BT, mask_BT)
         return Scored(reward_BT, self.noise, pairs, rollouts.steps, metrics, batch.seconds)
 
 
 class TrainedPRM(FrozenPRM):
-    """The PRM that is trained along with the policy; rollouts of earlier steps may join its updates."""
+    """The PRM that is trained along with the policy; rollouts of earlier steps may join its
+    updates."""
 
     settings: TrainedPRMSettings
 
@@ -258,12 +296,17 @@ class TrainedPRM(FrozenPRM):
     saved_with = "prm=frozen, or a variant without a PRM"
 
     def worker_options(self, group: str) -> dict[str, Any]:
-        """Return the options; the PRM's include the trained bias and the layers that are trained."""
-        trained = {"bias_lr": self.settings.bias_lr, "trainable_layers": self.settings.trainable_layers}
+        """Return the options; the PRM's include the trained bias and the layers that are
+        trained."""
+        trained = {
+            "bias_lr": self.settings.bias_lr,
+            "trainable_layers": self.settings.trainable_layers,
+        }
         return super().worker_options(group) | (trained if group == PRM_GROUP else {})
 
     def attach(self, actor_group: Any) -> None:
-        """Take the handles out of the policy's worker group, build the engines, and give the PRM its loss."""
+        """Take the handles out of the policy's worker group, build the engines, and give the PRM
+        its loss."""
         super().attach(actor_group)
         loss = PRMLoss(self.settings.loss, self.settings.beta, self.reference_field)
         self.groups[PRM_GROUP].set_loss_fn(loss)
@@ -291,27 +334,38 @@ class TrainedPRM(FrozenPRM):
         if not rollouts.valid_B.any():
             # Nothing that it could learn from.
             return super().score_and_update(rollouts)
-        settings, alone = self.settings, self.build_batch(rollouts)
+        settings = self.settings
+        alone = self.build_batch(rollouts)
         measures = rollouts.number % STEPS_PER_MEASUREMENT == 0
         self.write_reference(alone, as_update=settings.update_mode == "interleaved")
         with self._add_replay(alone) as batch:
-            scored = self.compute_rewards(batch, ORDERS[settings.update_mode](self, batch, measures))
+            scored = self.compute_rewards(
+                batch, ORDERS[settings.update_mode](self, batch, measures)
+            )
         if self.replay is None:
             return scored
         new = rollouts.store.select(rollouts.valid_B.nonzero()[:, 0].tolist())
         new.refuse_images("prm.replay; set it to 0")
         kept = new.fetch_rows(*_KEPT, fields.REFERENCE_LOG_PROBS)
         label_B = rollouts.label_B[rollouts.valid_B]
-        self.replay.add({**kept, "reference": kept[fields.REFERENCE_LOG_PROBS], "label": label_B.unbind()})
-        return replace(scored, metrics={**scored.metrics, "prm/replayed_rollouts": int(batch.replayed_B.sum())})
+        self.replay.add(
+            {**kept, "reference": kept[fields.REFERENCE_LOG_PROBS], "label": label_B.unbind()}
+        )
+        return replace(
+            scored, metrics={**scored.metrics, "prm/replayed_rollouts": int(batch.replayed_B.sum())}
+        )
 
-    def update(self, batch: PRMBatch, before: Scores | None = None, keeps_scores: bool = False) -> dict[str, float]:
+    def update(
+        self, batch: PRMBatch, before: Scores | None = None, keeps_scores: bool = False
+    ) -> dict[str, float]:
         """Train on the mini-batches, and return the metrics of the update.
 
-        ``before`` are earlier scores, for losses that need them. With ``keeps_scores`` the log-probabilities of the
-        training forward passes are left in the store.
+        ``before`` are earlier scores, for losses that need them. With ``keeps_scores`` the
+        log-probabilities of the training forward passes are left in the store.
         """
-        plan, group, loss = self.plan(batch), self.groups[PRM_GROUP], PRM_LOSSES[self.settings.loss]
+        plan = self.plan(batch)
+        group = self.groups[PRM_GROUP]
+        loss = PRM_LOSSES[self.settings.loss]
         score_B = None if before is None else before.log_ratio(batch.rollouts.mask_BT).sum(-1)
         rows = loss.prepare(batch.label_B.float(), batch.group_B, batch.valid_B, score_B)
         of_rows = {fields.LABEL: rows.target_B, fields.WEIGHT: rows.weight_B * plan.weight_B}
@@ -332,10 +386,15 @@ class TrainedPRM(FrozenPRM):
         if self.settings.bias_lr is not None:
             values["bias"] = group.bias_value()[0]
         if not math.isfinite(values["loss"]):
-            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", values["loss"])
+            logger.warning(
+                "the PRM's loss is %s; lower prm.optim.lr or check the rewards", values["loss"]
+            )
         # verl's own metrics stay under its names.
         mfu = {"perf/mfu/prm": values.pop("mfu")} if "mfu" in values else {}
-        return mfu | {name if name.startswith("perf/") else f"prm/{name}": value for name, value in values.items()}
+        return mfu | {
+            name if name.startswith("perf/") else f"prm/{name}": value
+            for name, value in values.items()
+        }
 
     def fetch_training_scores(self, batch: PRMBatch) -> Scores:
         """Return the scores of the training forward passes, which an update has kept."""
@@ -343,15 +402,23 @@ class TrainedPRM(FrozenPRM):
 
     @contextmanager
     def _add_replay(self, alone: PRMBatch) -> Iterator[PRMBatch]:
-        """Add rollouts of earlier steps, their reference's log-probabilities, and padding to equal mini-batches."""
+        """Add rollouts of earlier steps, their reference's log-probabilities, and padding to equal
+        mini-batches."""
         drawn = self.replay.draw(int(alone.valid_B.sum())) if self.replay is not None else []
         if not drawn:
             yield alone
             return
-        new, n_batches, ranks = len(alone.rows), len(alone.rows) // self.mini_batch_rows, self.data_parallel_size
-        rows_with = math.ceil((self.mini_batch_rows + math.ceil(len(drawn) / n_batches)) / ranks) * ranks
+        new = len(alone.rows)
+        n_batches = len(alone.rows) // self.mini_batch_rows
+        ranks = self.data_parallel_size
+        rows_with = (
+            math.ceil((self.mini_batch_rows + math.ceil(len(drawn) / n_batches)) / ranks) * ranks
+        )
         data = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
-        data |= {"loss_mask": data["response_mask"], fields.REFERENCE_LOG_PROBS: [row["reference"] for row in drawn]}
+        data |= {
+            "loss_mask": data["response_mask"],
+            fields.REFERENCE_LOG_PROBS: [row["reference"] for row in drawn],
+        }
         keys = [replay_key(place) for place in range(len(drawn))]
         with alone.rows.add_rows(keys, data, n_batches * rows_with, self.end_token) as rows:
             added = len(rows) - new
@@ -359,13 +426,16 @@ class TrainedPRM(FrozenPRM):
                 # verl copies it from some rollout, of another length.
                 padding = rows.select(range(len(rows) - filled, len(rows)))
                 padding.write(**{fields.REFERENCE_LOG_PROBS: torch.zeros(filled, 1)})
-            again_N, labels = torch.arange(added) < len(drawn), torch.tensor([float(row["label"]) for row in drawn])
+            again_N = torch.arange(added) < len(drawn)
+            labels = torch.tensor([float(row["label"]) for row in drawn])
             yield replace(
                 alone,
                 rows=rows,
                 label_B=torch.cat((alone.label_B, labels, torch.zeros(filled))),
                 # Every one is a prompt of its own.
-                group_B=torch.cat((alone.group_B, int(alone.group_B.max()) + 1 + torch.arange(added))),
+                group_B=torch.cat(
+                    (alone.group_B, int(alone.group_B.max()) + 1 + torch.arange(added))
+                ),
                 valid_B=torch.cat((alone.valid_B, again_N)),
                 replayed_B=torch.cat((alone.replayed_B, again_N)),
                 mini_batch_rows=rows_with,
@@ -374,21 +444,33 @@ class TrainedPRM(FrozenPRM):
 
 def update_options(rows: int, epochs: int, temperature: float) -> dict[str, Any]:
     """Return the options of verl's worker for an update with mini-batches of ``rows``."""
-    sizes = {"global_batch_size": rows, "mini_batch_size": rows, "epochs": epochs, "temperature": temperature}
+    sizes = {
+        "global_batch_size": rows,
+        "mini_batch_size": rows,
+        "epochs": epochs,
+        "temperature": temperature,
+    }
     return {**sizes, "seed": 0, "dataloader_kwargs": {"shuffle": False}, "calculate_entropy": False}
 
 
-def measure(rollouts: Rollouts, scores: Scores | None, when: str) -> tuple[PairCount, dict[str, float]]:
-    """Measure how well the PRM orders the batch ``before`` or ``after`` the update, if there are such scores.
+def measure(
+    rollouts: Rollouts, scores: Scores | None, when: str
+) -> tuple[PairCount, dict[str, float]]:
+    """Measure how well the PRM orders the batch ``before`` or ``after`` the update, if there are
+    such scores.
 
     Pairs over two mini-batches do not count: the PRM has moved in between, on this very prompt.
     """
     if scores is None:
         return PairCount(0.0, 0.0), {}
-    total_B, group_B, valid_B = scores.log_ratio(rollouts.mask_BT).sum(-1), rollouts.group_B, rollouts.valid_B
+    total_B = scores.log_ratio(rollouts.mask_BT).sum(-1)
+    group_B = rollouts.group_B
+    valid_B = rollouts.valid_B
     if scores.mini_batch_B is not None:
         group_B = group_B * len(group_B) + scores.mini_batch_B
     pairs, metrics = measure_pairs(rollouts, total_B, when, group_B)
     if valid_B.any():
-        metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(total_B[valid_B], rollouts.label_B[valid_B])
+        metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(
+            total_B[valid_B], rollouts.label_B[valid_B]
+        )
     return pairs, metrics

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdicts of the prompt filter: which finished prompts are worth training on, and what to report about them."""
+"""The verdicts of the prompt filter: which finished prompts are worth training on, and what to
+report about them."""
 
 import logging
 import math
@@ -8,7 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
+from prime_ext.algorithms.prompt_filter import (
+    FAILED,
+    KEPT,
+    TOO_EASY,
+    TOO_HARD,
+    TRUNCATED,
+    AccuracyBand,
+)
 from prime_ext.config.settings import VerifierSettings
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.utils import transfer_queue as transfer
@@ -16,7 +24,8 @@ from prime_ext.verifiers import Outcome
 
 logger = logging.getLogger(__name__)
 
-# A warning is logged where more than this fraction of the rollouts of a step could not be judged or scored.
+# A warning is logged where more than this fraction of the rollouts of a step could not be judged or
+# scored.
 WARN_RATE = 0.01
 
 NOT_SCORED = "not_scored"
@@ -31,7 +40,8 @@ class PromptsExhausted(RuntimeError):
 
 
 class _Rollout(NamedTuple):
-    """The reward of a rollout: no accuracy where it does not count, no outcome without a verifier's ``verdict``."""
+    """The reward of a rollout: no accuracy where it does not count, no outcome without a verifier's
+    ``verdict``."""
 
     accuracy: float | None
     cut_off: bool
@@ -43,13 +53,15 @@ class _Rollout(NamedTuple):
 
 @dataclass
 class PromptJudge:
-    """Judge of each prompt once all its rollouts have ended, which remembers the verdict until told to forget it.
+    """Judge of each prompt once all its rollouts have ended, which remembers the verdict until told
+    to forget it.
 
     Attributes:
         band: the filter.
         label_key: key of the reward's extra info that holds the accuracy of a rollout.
         verifier: what to do with rollouts that the verifier could not judge.
-        max_response_length: tokens at which a response is cut off, unless the last one ends it; 0 for no limit.
+        max_response_length: tokens at which a response is cut off, unless the last one ends it; 0
+            for no limit.
         longest: tokens of prompt and response at which it is cut off, too.
         end_tokens: returns the tokens that end a response.
         verdicts: by prompt.
@@ -65,7 +77,8 @@ class PromptJudge:
     _rollouts: dict[str, list[_Rollout]] = field(default_factory=dict)
 
     def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
-        """Judge prompts whose rollouts have all ended; rollouts without a verdict leave the store and ``partition``.
+        """Judge prompts whose rollouts have all ended; rollouts without a verdict leave the store
+        and ``partition``.
 
         ``partition`` are the tags of the rollouts by key. May raise VerifierFailed.
         """
@@ -97,11 +110,12 @@ class PromptJudge:
             return _Rollout(transfer.read_label(key, info, self.label_key), cut_off)
         failed = unscored or bool(info["grader_failure"])
         detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
-        outcome, seconds = NOT_SCORED if unscored else str(info["verdict"]), float(info.get("verifier_seconds", 0.0))
+        outcome = NOT_SCORED if unscored else str(info["verdict"])
+        seconds = float(info.get("verifier_seconds", 0.0))
         if failed and self.verifier.on_failure == "stop":
             raise VerifierFailed(
-                f"the verifier could not judge rollout {key} ({outcome} after {seconds:.1f} s: {detail}); "
-                f"prime.verifier.on_failure is stop"
+                f"the verifier could not judge rollout {key} ({outcome} after {seconds:.1f} s:"
+                f" {detail}); prime.verifier.on_failure is stop"
             )
         counts = not failed or self.verifier.on_failure == "zero"
         label = transfer.read_label(key, info, self.label_key) if counts else None
@@ -112,7 +126,12 @@ class PromptJudge:
 
     def _find_judged(self, uids: Iterable[str]) -> list[_Rollout]:
         """Return the rollouts of these prompts that the verifier has looked at."""
-        return [rollout for uid in uids for rollout in self._rollouts[uid] if rollout.outcome is not None]
+        return [
+            rollout
+            for uid in uids
+            for rollout in self._rollouts[uid]
+            if rollout.outcome is not None
+        ]
 
     def keeps(self, uid: str) -> bool:
         """Return whether the prompt was judged and may be trained on."""
@@ -125,10 +144,13 @@ class PromptJudge:
             self._rollouts.pop(uid, None)
 
     def metrics(self, uids: Collection[str]) -> dict[str, float]:
-        """Return counts of verdicts, accuracies before and after the filter, and the verifier's rates and seconds."""
+        """Return counts of verdicts, accuracies before and after the filter, and the verifier's
+        rates and seconds."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         accuracy_all = [value for uid in uids for value in self._accuracies(uid)]
-        accuracy_kept = [value for uid in uids if self.keeps(uid) for value in self._accuracies(uid)]
+        accuracy_kept = [
+            value for uid in uids if self.keeps(uid) for value in self._accuracies(uid)
+        ]
         metrics = {
             "prime/filter/examined": len(uids),
             "prime/filter/too_hard": counts[TOO_HARD],
@@ -145,8 +167,12 @@ class PromptJudge:
         outcomes = Counter(rollout.outcome for rollout in judged)
         failure_rate = sum(rollout.failed for rollout in judged) / len(judged)
         if failure_rate > WARN_RATE:
-            logger.warning("%s; prime.verifier.on_failure=%s", self._failures(uids), self.verifier.on_failure)
-        metrics.update({f"verifier/{outcome}": outcomes[str(outcome)] / len(judged) for outcome in Outcome})
+            logger.warning(
+                "%s; prime.verifier.on_failure=%s", self._failures(uids), self.verifier.on_failure
+            )
+        metrics.update(
+            {f"verifier/{outcome}": outcomes[str(outcome)] / len(judged) for outcome in Outcome}
+        )
         if outcomes[NOT_SCORED]:
             metrics[f"verifier/{NOT_SCORED}"] = outcomes[NOT_SCORED] / len(judged)
         metrics["verifier/failure_rate"] = failure_rate
@@ -155,7 +181,8 @@ class PromptJudge:
         return metrics
 
     def _failures(self, uids: Iterable[str]) -> str:
-        """Describe in one line what the verifier could not judge of these prompts, and why; empty without failures."""
+        """Describe in one line what the verifier could not judge of these prompts, and why; empty
+        without failures."""
         judged = self._find_judged(uids)
         failed = [rollout for rollout in judged if rollout.failed]
         if not failed:
@@ -168,19 +195,25 @@ class PromptJudge:
         )
 
     def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """Say in a line why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
+        """Say in a line why only ``kept`` of ``wanted`` prompts were found among these, and what
+        would help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
-            f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined "
-            f"({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]} truncated, "
-            f"{counts[FAILED]} failed) with {self.band.lower} <= accuracy <= {self.band.upper}"
+            f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined"
+            f" ({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]}"
+            f" truncated, {counts[FAILED]} failed) with {self.band.lower} <= accuracy <="
+            f" {self.band.upper}"
         )
         undecided = self._failures(uids)
         if counts[FAILED] and not undecided:
-            message += "; the rollouts that failed ended with an error, which the log has after 'Error in _run_prompt'"
+            message += (
+                "; the rollouts that failed ended with an error, which the log has after 'Error in"
+                " _run_prompt'"
+            )
         if counts[FAILED] < len(uids):
             message += (
-                "; use data of another difficulty, widen prime.filter.lower/upper, or raise prime.filter.max_examined"
+                "; use data of another difficulty, widen prime.filter.lower/upper, or raise"
+                " prime.filter.max_examined"
             )
             if kept and not partial:
                 message += ", or set prime.filter.on_exhausted=partial to train on fewer"

@@ -20,22 +20,29 @@ def set_uids(prompts: TensorDict, uids: Sequence[str]) -> None:
 
 
 def pack_prompts(prompts: TensorDict) -> dict[str, dict]:
-    """Fields of prompts by name: tensors as lists of numbers with their dtype, other fields as one value per prompt.
+    """Fields of prompts by name: tensors as lists of numbers with their dtype, other fields as one
+    value per prompt.
 
-    Raises SettingsError where a value of the dataset is not a text, number, list or mapping of such.
+    Raises SettingsError where a value of the dataset is not a text, number, list or mapping of
+    such.
     """
-    tensors, values = {}, {}
+    tensors = {}
+    values = {}
     for name in prompts.keys():
         field = prompts.get(name)
         if isinstance(field, torch.Tensor):
-            tensors[name] = {"dtype": str(field.dtype).removeprefix("torch."), "values": field.tolist()}
+            tensors[name] = {
+                "dtype": str(field.dtype).removeprefix("torch."),
+                "values": field.tolist(),
+            }
         else:
             values[name] = field.tolist()
             if not _is_plain(values[name]):
                 said = reprlib.repr(values[name][0])
                 raise SettingsError(
-                    f"data.train_files: {name} of a prompt holds {said}; checkpoints keep prompts as JSON, so a "
-                    f"dataset may hold texts, numbers, lists and mappings with texts as keys"
+                    f"data.train_files: {name} of a prompt holds {said}; checkpoints keep prompts"
+                    " as JSON, so a dataset may hold texts, numbers, lists and mappings with texts"
+                    " as keys"
                 )
     return {"tensors": tensors, "values": values}
 
@@ -50,7 +57,8 @@ def unpack_prompts(data: dict[str, dict]) -> TensorDict:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether JSON preserves it; representations are compared, because NaN does not equal itself."""
+    """Return whether JSON preserves it; representations are compared, because NaN does not equal
+    itself."""
     try:
         return repr(json.loads(json.dumps(value))) == repr(value)
     except (TypeError, ValueError):

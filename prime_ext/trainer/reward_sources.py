@@ -48,27 +48,43 @@ class Advantages:
 
 
 def combine_rewards(
-    rollouts: Rollouts, scored: Scored, weight: float, settings: PrimeSettings, gamma: float, gae_lambda: float
+    rollouts: Rollouts,
+    scored: Scored,
+    weight: float,
+    settings: PrimeSettings,
+    gamma: float,
+    gae_lambda: float,
 ) -> Advantages:
-    """Return the sum of the advantages of all sources, whitened, see :func:`reward_sources`. Raises NotFinite."""
+    """Return the sum of the advantages of all sources, whitened, see :func:`reward_sources`. Raises
+    NotFinite."""
     sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
     advantages = _combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
     return replace(advantages, metrics={**sources.metrics, **advantages.metrics})
 
 
 def reward_sources(
-    rollouts: Rollouts, scored: Scored, weight: float, settings: PrimeSettings, gamma: float, gae_lambda: float
+    rollouts: Rollouts,
+    scored: Scored,
+    weight: float,
+    settings: PrimeSettings,
+    gamma: float,
+    gae_lambda: float,
 ) -> Sources:
-    """Return outcome, process and turn rewards with coefficients; one sum where a critic values the first two.
+    """Return outcome, process and turn rewards with coefficients; one sum where a critic values the
+    first two.
 
-    The process source is missing when its coefficient is 0, and has the coefficient 0 when the gate, ``weight``, is
-    shut. ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and ``algorithm.lam``.
+    The process source is missing when its coefficient is 0, and has the coefficient 0 when the
+    gate, ``weight``, is shut. ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and
+    ``algorithm.lam``.
     """
     metrics = measure_steps(rollouts, scored.steps) | measure_turns(rollouts, rollouts.turns)
     # What is the same for all sources.
     turns = rollouts.turns
     common: dict[str, Any] = {"form": settings.baseline, "gae_lambda": gae_lambda}
-    common |= {"value_BT": rollouts.value_BT, "turn_end_BT": None if turns is None else turns.end_BT}
+    common |= {
+        "value_BT": rollouts.value_BT,
+        "turn_end_BT": None if turns is None else turns.end_BT,
+    }
     outcome = _outcome(rollouts, scored, settings, gamma, common)
     sources = {"outcome": outcome}
     if settings.paid_process is not None and scored.reward_BT is not None:
@@ -78,7 +94,10 @@ def reward_sources(
             sources["process"] = process
         elif process.coefficient != 0:
             # One source that pays what both do; discount, lambda and value are the same for both.
-            paid_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
+            paid_BT = (
+                outcome.coefficient * outcome.kept_reward()
+                + process.coefficient * process.kept_reward()
+            )
             both = replace(outcome, reward_BT=paid_BT, mask_BT=rollouts.mask_BT, coefficient=1.0)
             sources = {"outcome_and_process": both}
     if settings.turns is not None and turns is not None and turns.reward_BT is not None:
@@ -95,16 +114,29 @@ def reward_sources(
 
 
 def _outcome(
-    rollouts: Rollouts, scored: Scored, settings: PrimeSettings, gamma: float, common: dict[str, Any]
+    rollouts: Rollouts,
+    scored: Scored,
+    settings: PrimeSettings,
+    gamma: float,
+    common: dict[str, Any],
 ) -> RewardSource:
-    outcome, mask_BT = settings.outcome, rollouts.mask_BT
+    outcome = settings.outcome
+    mask_BT = rollouts.mask_BT
     if rollouts.advantage_BT is not None:
-        # An advantage already: what it is worth at a token is paid there, and nothing is summed or subtracted.
-        return RewardSource(rollouts.advantage_BT, mask_BT, outcome.coefficient, 0.0, estimator="reinforce")
+        # An advantage already: what it is worth at a token is paid there, and nothing is summed or
+        # subtracted.
+        return RewardSource(
+            rollouts.advantage_BT, mask_BT, outcome.coefficient, 0.0, estimator="reinforce"
+        )
     if settings.outcome_reads_prm and scored.reward_BT is not None:
         common = {**common, "value_BT": compute_implicit_values(scored.reward_BT, mask_BT)}
     return outcome_source(
-        rollouts.reward_BT, mask_BT, outcome.estimator, coefficient=outcome.coefficient, discount=gamma, **common
+        rollouts.reward_BT,
+        mask_BT,
+        outcome.estimator,
+        coefficient=outcome.coefficient,
+        discount=gamma,
+        **common,
     )
 
 
@@ -113,7 +145,8 @@ def build_shaping(settings: PrimeSettings) -> ProcessShaping:
     process = settings.process
     if not isinstance(process, StepRewardSettings | ScoredStepSettings):
         return ProcessShaping()
-    accumulation, score = process.accumulation, StepScore()
+    accumulation = process.accumulation
+    score = StepScore()
     if isinstance(process, StepRewardSettings):
         score = StepScore(process.step_score, process.step_score_scale)
     return ProcessShaping(
@@ -134,14 +167,20 @@ def _process(
     common: dict[str, Any],
 ) -> tuple[RewardSource, dict[str, float]]:
     """Return the source with the token rewards ``reward_BT``, and its metrics."""
-    process, mask_BT, metrics = settings.paid_process, rollouts.mask_BT, {}
+    process = settings.paid_process
+    mask_BT = rollouts.mask_BT
+    metrics = {}
     assert process is not None
-    shaping, spans = build_shaping(settings), None if scored.steps is None else scored.steps.spans
+    shaping = build_shaping(settings)
+    spans = None if scored.steps is None else scored.steps.spans
     paid_BT, source_BT = shaping(reward_BT, mask_BT, spans)
     if shaping.chain.accumulation != "none" and spans is not None:
-        chain, rows_B = shaping.chain_value(reward_BT, spans), rollouts.valid_B
+        chain = shaping.chain_value(reward_BT, spans)
+        rows_B = rollouts.valid_B
         parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
-        metrics = {f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()}
+        metrics = {
+            f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()
+        }
         metrics["prime/chain/at_most_one_step"] = float((chain.count_B[rows_B] < 2).float().mean())
     metrics["prime/process/normalizer"] = 1.0
     if process.normalization == "batch_max":
@@ -154,16 +193,20 @@ def _process(
         paid_BT, normalizer = normalize(paid_BT, floor=floor)
         metrics["prime/process/normalizer"] = float(normalizer)
     coefficient = process.coefficient * weight
-    source = RewardSource(paid_BT, source_BT, coefficient, process.discount, estimator=process.estimator, **common)
+    source = RewardSource(
+        paid_BT, source_BT, coefficient, process.discount, estimator=process.estimator, **common
+    )
     return source, metrics
 
 
 def _price_noise(
     shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
 ) -> Iterator[torch.Tensor]:
-    """Yield what a PRM pays for rounding noise in every token, less its pay without a signal; ``(B, T)`` each.
+    """Yield what a PRM pays for rounding noise in every token, less its pay without a signal; ``(B,
+    T)`` each.
 
-    Several draws, always the same ones: where one response outweighs all others, a single draw may be far too small.
+    Several draws, always the same ones: where one response outweighs all others, a single draw may
+    be far too small.
     """
     generator = torch.Generator().manual_seed(0)
     without_BT, _ = shaping(torch.zeros_like(mask_BT), mask_BT, spans)
@@ -177,7 +220,10 @@ def measure_steps(rollouts: Rollouts, steps: Steps | None) -> dict[str, float]:
     if steps is None or not rollouts.valid_B.any():
         return {}
     count_B = steps.spans.count_B[rollouts.valid_B].float()
-    of_responses = {"prime/steps/mean": float(count_B.mean()), "prime/steps/max": float(count_B.max())}
+    of_responses = {
+        "prime/steps/mean": float(count_B.mean()),
+        "prime/steps/max": float(count_B.max()),
+    }
     return {**of_responses, "prime/steps/timed_out": steps.timed_out}
 
 
@@ -194,10 +240,17 @@ def measure_turns(rollouts: Rollouts, turns: Turns | None) -> dict[str, float]:
     return metrics
 
 
-def _combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None) -> Advantages:
-    """Estimate, sum and whiten each source's advantage. Raises NotFinite, which names ``prm_loss``: NaN or infinity."""
-    mask_BT, group_B, valid_BT = rollouts.mask_BT, rollouts.group_B, rollouts.mask_BT.bool()
-    advantage_BT, return_BT, per_source = combine_sources(sources.by_name, mask_BT, group_B, settings.whitening)
+def _combine(
+    sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None
+) -> Advantages:
+    """Estimate, sum and whiten each source's advantage. Raises NotFinite, which names ``prm_loss``:
+    NaN or infinity."""
+    mask_BT = rollouts.mask_BT
+    group_B = rollouts.group_B
+    valid_BT = rollouts.mask_BT.bool()
+    advantage_BT, return_BT, per_source = combine_sources(
+        sources.by_name, mask_BT, group_B, settings.whitening
+    )
     if settings.critic_sources and rollouts.value_BT is not None:
         # A_t + V_t of the source that the critic values, before its coefficient and whitening.
         (valued,) = [source for source in sources.by_name.values() if source.estimator == "gae"]
@@ -205,13 +258,19 @@ def _combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_
         return_BT = compute_advantage(valued, mask_BT, group_B) + value_BT
     if not advantage_BT[valid_BT].isfinite().all():
         # verl would skip the update of the policy, of this step and most likely of all that follow.
-        which = [name for name, value_BT in per_source.items() if not value_BT[valid_BT].isfinite().all()]
+        which = [
+            name for name, value_BT in per_source.items() if not value_BT[valid_BT].isfinite().all()
+        ]
         raise NotFinite(
-            f"the advantages of this step are not finite because of {', '.join(which) or 'their sum'} (prm/loss: "
-            f"{prm_loss}); nothing of this step was saved. Look at prm/grad_norm of the steps before, lower "
-            f"prm.optim.lr, check the weights of prm.model.path"
+            "the advantages of this step are not finite because of"
+            f" {', '.join(which) or 'their sum'} (prm/loss: {prm_loss}); nothing of this step was"
+            " saved. Look at prm/grad_norm of the steps before, lower prm.optim.lr, check the"
+            " weights of prm.model.path"
         )
-    metrics = {f"prime/{name}/return_std": float(value_BT[valid_BT].std()) for name, value_BT in per_source.items()}
+    metrics = {
+        f"prime/{name}/return_std": float(value_BT[valid_BT].std())
+        for name, value_BT in per_source.items()
+    }
     if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
         ratio = metrics["prime/process/return_std"] / metrics["prime/outcome/return_std"]
         metrics["prime/process/return_std_over_outcome"] = ratio

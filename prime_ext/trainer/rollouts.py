@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Steps:
-    """Ends of steps, and the number of responses on which the pattern of the steps took too long."""
+    """Ends of steps, and the number of responses on which the pattern of the steps took too
+    long."""
 
     spans: StepSpans
     timed_out: int = 0
@@ -36,15 +37,16 @@ class Turns:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rows are those of the store, padding included, which has an empty mask and takes part in nothing.
+    """Rows are those of the store, padding included, which has an empty mask and takes part in
+    nothing.
 
     What has a default is there if the settings read it.
 
     Attributes:
         extras: what agent loops report of each row; of padding nothing that counts.
         mask_BT: the policy's own tokens that are trained on.
-        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL penalty in the reward, the
-            penalty of each token; 0 outside the mask.
+        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL
+            penalty in the reward, the penalty of each token; 0 outside the mask.
         label_B: the verifier's verdict in [0, 1].
         group_B: number of the prompt; padding rows have numbers of their own.
         number: of the training step, from 1.
@@ -68,7 +70,8 @@ class Rollouts:
 
     @cached_property
     def valid_B(self) -> torch.Tensor:
-        """Return the rows with a token of the policy's own: not padding, nor what a rejection of tokens has emptied."""
+        """Return the rows with a token of the policy's own: not padding, nor what a rejection of
+        tokens has emptied."""
         return self.mask_BT.bool().any(-1)
 
 
@@ -81,7 +84,8 @@ def load_rollouts(
 ) -> Rollouts:
     """Fetch the rollouts of step ``number``, with what the settings read.
 
-    ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds steps, if the trainer has to.
+    ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds steps, if the
+    trainer has to.
     """
     wanted = {
         "responses": cutter is not None,
@@ -90,16 +94,30 @@ def load_rollouts(
         "old_log_probs": settings.rewards_advantages,
         "loss_mask": settings.needs_turns,
     }
-    reward, names = "token_level_rewards" if kl_in_reward else "rm_scores", [name for name in wanted if wanted[name]]
+    reward = "token_level_rewards" if kl_in_reward else "rm_scores"
+    names = [name for name in wanted if wanted[name]]
     data = store.fetch("response_mask", "extra_fields", reward, *names)
-    real, extras = [not padding for padding in store.padding], data["extra_fields"]
-    mask_BT, group_B = data["response_mask"].float() * torch.tensor(real)[:, None], torch.tensor(store.groups)
+    real = [not padding for padding in store.padding]
+    extras = data["extra_fields"]
+    mask_BT = data["response_mask"].float() * torch.tensor(real)[:, None]
+    group_B = torch.tensor(store.groups)
     reward_BT = _move_inside(data[reward].float(), mask_BT)
     rows = list(zip(store.keys, extras, real, strict=True))
-    labels = [read_label(key, reward_info(key, extra), settings.label_key) if own else 0.0 for key, extra, own in rows]
-    of_verl = {"value_BT": "values", "old_log_prob_BT": "old_log_probs", "advantage_BT": "advantages"}
+    labels = [
+        read_label(key, reward_info(key, extra), settings.label_key) if own else 0.0
+        for key, extra, own in rows
+    ]
+    of_verl = {
+        "value_BT": "values",
+        "old_log_prob_BT": "old_log_probs",
+        "advantage_BT": "advantages",
+    }
     fields = {field: data[name].float() for field, name in of_verl.items() if name in data}
-    turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras) if settings.needs_turns else None
+    turns = (
+        find_turns(store, settings, data["loss_mask"], mask_BT, extras)
+        if settings.needs_turns
+        else None
+    )
     steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
     if turns is not None and settings.granularity == "turn":
         steps = Steps(step_spans(turns.end_BT, mask_BT))
@@ -129,16 +147,23 @@ def cut_steps(cutter: ResponseCutter, token_BT: torch.Tensor, mask_BT: torch.Ten
         if cut.timed_out:
             timed_out += 1
             logger.warning(
-                "the pattern of prime.steps took too long on a response of %d tokens: it is one step", len(position_N)
+                "the pattern of prime.steps took too long on a response of %d tokens: it is one"
+                " step",
+                len(position_N),
             )
         boundary_BT[row, position_N[list(cut.ends[:-1])]] = True
     return Steps(step_spans(boundary_BT, mask_BT), timed_out)
 
 
 def find_turns(
-    store: RolloutStore, settings: PrimeSettings, loss_mask_BT: torch.Tensor, mask_BT: torch.Tensor, extras: list[Any]
+    store: RolloutStore,
+    settings: PrimeSettings,
+    loss_mask_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    extras: list[Any],
 ) -> Turns:
-    """Find turns as the policy wrote them: verl's loss mask has them whole where a rejection of tokens has not."""
+    """Find turns as the policy wrote them: verl's loss mask has them whole where a rejection of
+    tokens has not."""
     valid_B = mask_BT.bool().any(-1)
     own_BT = loss_mask_BT.bool() & valid_B[:, None]
     end_BT = turn_boundaries(own_BT, mask_BT)
@@ -151,13 +176,16 @@ def find_turns(
         return Turns(end_BT, place_turn_rewards(rewards, own_BT, mask_BT))
     except WrongNumberOfRewards as error:
         raise RuntimeError(
-            f"rollout {store.keys[error.row]} has {error.problem} in {name}, which must be one for every turn, the "
-            f"last may be left out; let every tool return a number, and one tool be called in a turn"
+            f"rollout {store.keys[error.row]} has {error.problem} in {name}, which must be one for"
+            " every turn, the last may be left out; let every tool return a number, and one tool"
+            " be called in a turn"
         ) from error
 
 
 def _move_inside(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Move rewards outside of the mask (on a tool's answer at the end, on rejected tokens) to the last valid token."""
-    inside_BT, last_BT = mask_BT.bool(), mark_last_token(mask_BT).bool()
+    """Move rewards outside of the mask (on a tool's answer at the end, on rejected tokens) to the
+    last valid token."""
+    inside_BT = mask_BT.bool()
+    last_BT = mark_last_token(mask_BT).bool()
     outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
     return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)

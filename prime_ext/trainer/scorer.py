@@ -21,8 +21,8 @@ class Scored:
     """Scores of rollouts; without a scorer only the positions of their steps.
 
     Attributes:
-        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``), or the score of each
-            step at its last token; not normalized, 0 outside the mask.
+        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``),
+            or the score of each step at its last token; not normalized, 0 outside the mask.
         noise: standard deviation of the rounding noise of a reward.
         pairs: how the scorer ordered the pairs of these rollouts before it trained on them.
         steps: those that are paid.
@@ -38,33 +38,40 @@ class Scored:
 
 
 class Scorer(Protocol):
-    """Source of process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``."""
+    """Source of process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM``
+    and ``TrainedPRM``."""
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Score rollouts, and learn from them if it does."""
 
 
 class StepRewardModel:
-    """Step reward model, scored by the manager ``naive_with_step_scores``; ``shaping`` says what its scores pay."""
+    """Step reward model, scored by the manager ``naive_with_step_scores``; ``shaping`` says what
+    its scores pay."""
 
     def __init__(self, shaping: ProcessShaping):
         self.shaping = shaping
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
-        """Put the score of a step at its last token in the mask; steps that share one are one, with the lowest score.
+        """Put the score of a step at its last token in the mask; steps that share one are one, with
+        the lowest score.
 
-        A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step. Raises
-        RuntimeError: the steps are those of another output of the agent loop.
+        A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for
+        every step. Raises RuntimeError: the steps are those of another output of the agent loop.
         """
-        store, mask_BT, valid_B = rollouts.store, rollouts.mask_BT, rollouts.valid_B
-        reward_BT, boundary_BT = torch.zeros_like(mask_BT), torch.zeros_like(mask_BT, dtype=torch.bool)
+        store = rollouts.store
+        mask_BT = rollouts.mask_BT
+        valid_B = rollouts.valid_B
+        reward_BT = torch.zeros_like(mask_BT)
+        boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         rows = valid_B.nonzero()[:, 0].tolist()
         infos = [reward_info(store.keys[row], rollouts.extras[row]) for row in rows]
         for row, info in zip(rows, infos, strict=True):
             if info["n_tokens"] != (n_tokens := store.batch.tags[row]["response_len"]):
                 raise RuntimeError(
-                    f"rollout {store.keys[row]} has {n_tokens} tokens, and the step scorer read {info['n_tokens']}, as "
-                    f"with agent loops of several outputs; choose a variant with an implicit PRM"
+                    f"rollout {store.keys[row]} has {n_tokens} tokens, and the step scorer read"
+                    f" {info['n_tokens']}, as with agent loops of several outputs; choose a variant"
+                    " with an implicit PRM"
                 )
             end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
             score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))
@@ -72,7 +79,9 @@ class StepRewardModel:
                 token_S = find_valid_ends(end_S, mask_BT[row])
                 reward_BT[row].scatter_reduce_(0, token_S, score_S, "amin", include_self=False)
                 boundary_BT[row, token_S] = True
-        steps = Steps(step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos)))
+        steps = Steps(
+            step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos))
+        )
         # What a response is paid in all, before normalization, which keeps the order.
         pay_B = self.shaping(reward_BT, mask_BT, steps.spans)[0].sum(-1)
         # Differences below float32 rounding count as ties.
@@ -82,8 +91,10 @@ class StepRewardModel:
 
 
 def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
-    """Describe what the process rewards of responses sum to; given for all rows, padding included."""
-    total_B, label_B = total_B[rollouts.valid_B], rollouts.label_B[rollouts.valid_B]
+    """Describe what the process rewards of responses sum to; given for all rows, padding
+    included."""
+    total_B = total_B[rollouts.valid_B]
+    label_B = rollouts.label_B[rollouts.valid_B]
     if not len(total_B):
         return {}
     metrics = {"prm/reward_sum/mean": float(total_B.mean())}
@@ -97,7 +108,11 @@ def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
 def measure_pairs(
     rollouts: Rollouts, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None
 ) -> tuple[PairCount, dict[str, float]]:
-    """Count the pairs of responses of one group that the scores order correctly, ``before`` or ``after`` the update."""
-    rows_B, group_B = rollouts.valid_B, rollouts.group_B if group_B is None else group_B
+    """Count the pairs of responses of one group that the scores order correctly, ``before`` or
+    ``after`` the update."""
+    rows_B = rollouts.valid_B
+    group_B = rollouts.group_B if group_B is None else group_B
     pairs = count_pairs(score_B[rows_B], rollouts.label_B[rows_B], group_B[rows_B])
-    return pairs, {} if pairs.accuracy is None else {f"prm/pair_accuracy/{when}_update": pairs.accuracy}
+    return pairs, (
+        {} if pairs.accuracy is None else {f"prm/pair_accuracy/{when}_update": pairs.accuracy}
+    )

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of PRIME, from verified rollouts to what the policy is trained with (arXiv 2502.01456, Algorithm 1).
+"""One step of PRIME, from verified rollouts to what the policy is trained with (arXiv 2502.01456,
+Algorithm 1).
 
-``PrimeTrainerMixin._compute_advantage`` calls it. Before it verl samples, and ``prompt_judge.py`` filters the prompts;
-after it verl updates the policy with PPO's loss. PRIME as published has neither the gate nor the KL coefficients.
+``PrimeTrainerMixin._compute_advantage`` calls it. Before it verl samples, and ``prompt_judge.py``
+filters the prompts; after it verl updates the policy with PPO's loss. PRIME as published has
+neither the gate nor the KL coefficients.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.trainer.scorer import Scored, Scorer
 
 # Names under which the policy's loss looks up the models that it is pulled toward.
-PRM_ROLE, AVERAGE_ROLE = "prm", "average"
+PRM_ROLE = "prm"
+AVERAGE_ROLE = "average"
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class StepResult:
     """Input of the policy's update, and what the step has measured.
 
     Attributes:
-        advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is a critic, else the
-            advantages before whitening.
+        advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is
+            a critic, else the advantages before whitening.
         kl_coefficients: of the divergences in the policy's loss, by role of the model.
         metrics, seconds: by name.
     """
@@ -49,16 +52,20 @@ def prime_step(
 ) -> StepResult:
     """Score the rollouts, learn from them, and turn outcome and process rewards into one advantage.
 
-    Raises :class:`prime_ext.trainer.reward_sources.NotFinite` where an advantage is NaN or infinite.
+    Raises :class:`prime_ext.trainer.reward_sources.NotFinite` where an advantage is NaN or
+    infinite.
     """
-    # PRIME: r_t = beta * (log pi_prm - log pi_ref). With the PRM's update, in the order of prm.update_mode.
-    scored = scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
+    # PRIME: r_t = beta * (log pi_prm - log pi_ref). With the PRM's update, in the order of
+    # prm.update_mode.
+    scored = (
+        scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
+    )
     seconds = dict(scored.seconds)
     with marked_timer("prime_advantage", seconds):
         # The gate weights the PRM by its accuracy on pairs that it has not been trained on.
         weight = gate.update(scored.pairs) if gate is not None else 1.0
-        # Outcome, process and turn rewards: of each, rewards minus the leave-one-out baseline, summed from t on, times
-        # its coefficient. A = sum of the three, whitened.
+        # Outcome, process and turn rewards: of each, rewards minus the leave-one-out baseline,
+        # summed from t on, times its coefficient. A = sum of the three, whitened.
         advantages = combine_rewards(rollouts, scored, weight, settings, gamma, gae_lambda)
         coefficients = kl_coefficients(weight, settings)
     metrics = {**scored.metrics, **advantages.metrics}
@@ -69,7 +76,8 @@ def prime_step(
 
 
 def kl_coefficients(weight: float, settings: PrimeSettings) -> dict[str, float]:
-    """Return the coefficient of each divergence in the policy's loss, by role; ``weight`` is 1 without a gate."""
+    """Return the coefficient of each divergence in the policy's loss, by role; ``weight`` is 1
+    without a gate."""
     coefficients = {}
     if isinstance(settings.process, KLSettings):
         coefficients[PRM_ROLE] = settings.process.coefficient * weight

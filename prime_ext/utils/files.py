@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files: written so that an interrupted run never leaves half a file under its final name, and read line by line."""
+"""Files: written so that an interrupted run never leaves half a file under its final name, and read
+line by line."""
 
 import gzip
 import hashlib
@@ -16,7 +17,8 @@ _SAMPLED_BYTES = 2**20
 
 @contextmanager
 def write_atomically(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path next to ``path``; when the block ends without an error it is renamed to ``path``.
+    """Yield a temporary path next to ``path``; when the block ends without an error it is renamed
+    to ``path``.
 
     What was written may be a file or a folder; an older file or folder of that name is replaced.
     """
@@ -27,7 +29,8 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         if path.is_dir():
-            # A folder cannot be replaced in one call; the old one is moved out of the way, then removed.
+            # A folder cannot be replaced in one call; the old one is moved out of the way, then
+            # removed.
             old = path.with_name(f".{path.stem}.{os.getpid()}.old")
             path.rename(old)
             temporary.rename(path)
@@ -48,7 +51,8 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as indented JSON, atomically. NaN and infinity are refused (they are not JSON)."""
+    """Write ``value`` to ``path`` as indented JSON, atomically. NaN and infinity are refused (they
+    are not JSON)."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
@@ -65,8 +69,8 @@ def read_json(path: str | Path) -> Any:
 def digest_files(paths: Iterable[str | Path]) -> str:
     """Hash the sizes, first and last bytes of files: cheap, and the same for copies.
 
-    The end of a parquet file describes all of its rows; changes within a larger text file are not noticed. A path that
-    is not a file here is hashed as text.
+    The end of a parquet file describes all of its rows; changes within a larger text file are not
+    noticed. A path that is not a file here is hashed as text.
     """
     digest = hashlib.sha256()
     for path in map(Path, paths):
@@ -83,8 +87,13 @@ def digest_files(paths: Iterable[str | Path]) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+    """Yield the lines of a text file that are not blank, ``.gz`` or not, with their numbers from
+    1."""
+    with (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8") as lines
+    ):
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, line

@@ -12,7 +12,8 @@ _SECONDS = 5.0
 
 
 def use_cache_without_hub(name: str) -> None:
-    """Let the hub's libraries read their cache only, if ``name`` is not a path here and the hub does not answer.
+    """Let the hub's libraries read their cache only, if ``name`` is not a path here and the hub
+    does not answer.
 
     They would try again for a minute before they say that a file is missing.
     """

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of reports as Markdown, and the one writer of Markdown tables.
 
-Text that comes from a model is hostile. Every method takes plain text, makes it visible, cuts and escapes it.
+Text that comes from a model is hostile. Every method takes plain text, makes it visible, cuts and
+escapes it.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-# Line breaks and tabs may stay. C0 and C1 controls, what turns or hides text, and halves of surrogate pairs may not.
+# Line breaks and tabs may stay. C0 and C1 controls, what turns or hides text, and halves of
+# surrogate pairs may not.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e007f]"
 )
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 # Characters of a cell, of a paragraph, and of a block of text.
-_CELL, _PARAGRAPH, _BLOCK = 200, 2000, 1500
+_CELL = 200
+_PARAGRAPH = 2000
+_BLOCK = 1500
 
 
 def show_invisible(text: str) -> str:
@@ -29,7 +33,8 @@ def show_invisible(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return the beginning and the end of a long text, with a note of how much is missing between them."""
+    """Return the beginning and the end of a long text, with a note of how much is missing between
+    them."""
     if len(text) <= most:
         return show_invisible(text)
     head = text[: 2 * most // 3]
@@ -47,12 +52,21 @@ def join_lines(text: str, most: int = 300) -> str:
 
 def escape_markdown(text: str, most: int = _CELL) -> str:
     """Put a text on one line in which nothing is markup."""
-    return _MARKDOWN.sub(r"\\\1", join_lines(text, most)).replace("\\&", "&amp;").replace("\\<", "&lt;")
+    return (
+        _MARKDOWN.sub(r"\\\1", join_lines(text, most))
+        .replace("\\&", "&amp;")
+        .replace("\\<", "&lt;")
+    )
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], escape: bool = True) -> str:
-    """Return a Markdown table. Without ``escape`` the cells are our own Markdown and stay as they are."""
-    lines = [[escape_markdown(cell) if escape else cell for cell in cells] for cells in (header, *rows)]
+def markdown_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], escape: bool = True
+) -> str:
+    """Return a Markdown table. Without ``escape`` the cells are our own Markdown and stay as they
+    are."""
+    lines = [
+        [escape_markdown(cell) if escape else cell for cell in cells] for cells in (header, *rows)
+    ]
     lines.insert(1, ["---"] * len(header))
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
@@ -74,7 +88,9 @@ class Page:
     def bullets(self, texts: Sequence[str]) -> None:
         """Add a list; nothing without a text."""
         if texts:
-            self._parts.append("\n".join(f"- {escape_markdown(text, _PARAGRAPH)}" for text in texts))
+            self._parts.append(
+                "\n".join(f"- {escape_markdown(text, _PARAGRAPH)}" for text in texts)
+            )
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self._parts.append(markdown_table(header, rows))

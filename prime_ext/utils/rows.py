@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the files in which benchmarks are published, whatever their format, with the place of every bad one.
+"""Rows of the files in which benchmarks are published, whatever their format, with the place of
+every bad one.
 
-CSV with a header; JSON Lines (``.jsonl``, ``.jsonl.gz``, and ``.json`` or ``.txt`` files that hold it); a JSON list of
-objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem": [...]}``); parquet.
+CSV with a header; JSON Lines (``.jsonl``, ``.jsonl.gz``, and ``.json`` or ``.txt`` files that hold
+it); a JSON list of objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem":
+[...]}``); parquet.
 """
 
 import csv
@@ -22,7 +24,8 @@ from prime_ext.utils.run_store import RunError
 
 T = TypeVar("T")
 FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
-# Longer cells are not questions, but that is for the rows to say; the module's limit would end the reading.
+# Longer cells are not questions, but that is for the rows to say; the module's limit would end the
+# reading.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -34,29 +37,37 @@ def make_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 class SourceError(RunError):
-    """A file, data set or task that cannot be used at all; the message is one line that names it."""
+    """A file, data set or task that cannot be used at all; the message is one line that names
+    it."""
 
 
 class BadRow(ValueError):
     """A row that cannot be used; the message says why."""
 
 
-def read_source(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
-    """Yield rows with their numbers from 1 (in JSON Lines, of the line); a bad one comes as a :class:`BadRow`.
+def read_source(
+    path: Path, columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
+    """Yield rows with their numbers from 1 (in JSON Lines, of the line); a bad one comes as a
+    :class:`BadRow`.
 
     Of parquet files, only the ``columns`` that are there are read.
 
     SourceError: no such file or format, not text, or broken beyond its rows.
     """
     if not path.is_file():
-        raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
+        raise SourceError(
+            f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file"
+        )
     try:
         if path.name.endswith((".jsonl", ".jsonl.gz")):
             yield from ((number, _parse_line(line)) for number, line in read_lines(path))
         else:
             yield from enumerate(_rows(path, columns), start=1)
     except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise SourceError(
+            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
     except (OSError, EOFError, RecursionError, csv.Error, zlib.error, pa.ArrowException) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise SourceError(f"{path} cannot be read: {reason}") from error
@@ -105,7 +116,10 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
             yield BadRow(f"not CSV: {error}")
             continue
         if None in row:
-            yield BadRow(f"{len(reader.fieldnames) + len(row[None])} cells under {len(reader.fieldnames)} columns")
+            yield BadRow(
+                f"{len(reader.fieldnames) + len(row[None])} cells under {len(reader.fieldnames)}"
+                " columns"
+            )
         elif None in row.values():
             missing = [name for name, cell in row.items() if cell is None]
             yield BadRow(f"no cell in column {missing[0]}")
@@ -114,7 +128,8 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
 
 
 def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
-    """Yield the rows of a list, columns, or JSON Lines under the wrong suffix; the first two have to be read whole."""
+    """Yield the rows of a list, columns, or JSON Lines under the wrong suffix; the first two have
+    to be read whole."""
     text = file.read()
     try:
         value = json.loads(text)
@@ -127,7 +142,11 @@ def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]
         return
     if isinstance(value, list):
         yield from map(_object, value)
-    elif isinstance(value, dict) and value and all(isinstance(column, (list, dict)) for column in value.values()):
+    elif (
+        isinstance(value, dict)
+        and value
+        and all(isinstance(column, (list, dict)) for column in value.values())
+    ):
         yield from _columns(value, path)
     else:
         # One line of JSON Lines.
@@ -148,7 +167,8 @@ def _object(value: Any) -> Mapping[str, Any] | BadRow:
 
 
 def hub_file(repository: str, name: str, revision: str | None) -> Path:
-    """Return the local copy of a file of a data set on the Hugging Face hub. SourceError: it cannot be fetched."""
+    """Return the local copy of a file of a data set on the Hugging Face hub. SourceError: it cannot
+    be fetched."""
     from huggingface_hub import hf_hub_download
 
     use_cache_without_hub(repository)
@@ -161,9 +181,11 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
 def hub_rows(
     repository: str, config: str | None, split: str, files: str | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield rows of a data set on the Hugging Face hub, or in a local folder, with their numbers from 1.
+    """Yield rows of a data set on the Hugging Face hub, or in a local folder, with their numbers
+    from 1.
 
-    ``files`` (JSON Lines or parquet; wildcards) replace those of its own configuration. SourceError: cannot be fetched.
+    ``files`` (JSON Lines or parquet; wildcards) replace those of its own configuration.
+    SourceError: cannot be fetched.
     """
     use_cache_without_hub(repository)
     from datasets import load_dataset
@@ -172,7 +194,8 @@ def hub_rows(
         if files is None:
             rows = load_dataset(repository, config, split=split, streaming=True)
         else:
-            kind, url = "parquet" if files.endswith(".parquet") else "json", f"hf://datasets/{repository}/{files}"
+            kind = "parquet" if files.endswith(".parquet") else "json"
+            url = f"hf://datasets/{repository}/{files}"
             rows = load_dataset(kind, data_files=url, split="train", streaming=True)
         yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:
@@ -181,4 +204,6 @@ def hub_rows(
 
 def _build_fetch_error(what: str, error: Exception) -> SourceError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return SourceError(f"{what} cannot be fetched from the hub ({reason}); give local files instead")
+    return SourceError(
+        f"{what} cannot be fetched from the hub ({reason}); give local files instead"
+    )

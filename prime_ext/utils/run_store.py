@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resume a run where it was interrupted, and refuse another run's folder: the identity of a run, and finished items.
+"""Resume a run where it was interrupted, and refuse another run's folder: the identity of a run,
+and finished items.
 
-The identity is everything that the results depend on, as JSON. Items are lines of a file, appended one by one. A kill
-at any moment loses at most the item in progress; the next run drops its unfinished line. When all items are there, the
-file is written again in order, so its bytes do not depend on how often the run was interrupted.
+The identity is everything that the results depend on, as JSON. Items are lines of a file, appended
+one by one. A kill at any moment loses at most the item in progress; the next run drops its
+unfinished line. When all items are there, the file is written again in order, so its bytes do not
+depend on how often the run was interrupted.
 """
 
 import errno
@@ -26,13 +28,14 @@ from prime_ext.utils.files import write_json, write_json_lines
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-# After a kill, the processes of a run live on for a few seconds; a command that starts it again must not fail by that.
+# After a kill, the processes of a run live on for a few seconds; a command that starts it again
+# must not fail by that.
 _SECONDS_TO_END = 30.0
 _SECONDS_BETWEEN_SYNCS = 1.0
 _ADVICE = "choose another --output"
 _UNREADABLE = (
-    "the tokenizer cannot read these texts: it lacks a character of theirs, and a token for unknown ones; give a model "
-    "that reads any text"
+    "the tokenizer cannot read these texts: it lacks a character of theirs, and a token for unknown"
+    " ones; give a model that reads any text"
 )
 
 
@@ -41,12 +44,14 @@ class RunError(ValueError):
 
 
 def command(
-    name: str, *wrong: type[Exception], interrupted: str = "interrupted; the same command goes on from here"
+    name: str,
+    *wrong: type[Exception],
+    interrupted: str = "interrupted; the same command goes on from here",
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Decorate the ``main`` of the program ``name``: errors become one line and an exit code.
 
-    ``RunError`` and ``wrong``, which the user can mend, have exit code 2, as have texts that a tokenizer cannot read.
-    Ctrl-C has 130 and the line ``interrupted``.
+    ``RunError`` and ``wrong``, which the user can mend, have exit code 2, as have texts that a
+    tokenizer cannot read. Ctrl-C has 130 and the line ``interrupted``.
     """
 
     caught: tuple[type[Exception], ...] = (RunError, *wrong)
@@ -85,9 +90,13 @@ def parse_object(content: bytes | str, where: str) -> Row:
     try:
         value = json.loads(content, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{where} is broken or half-written: {error}; mend it, or move the file away") from error
+        raise RunError(
+            f"{where} is broken or half-written: {error}; mend it, or move the file away"
+        ) from error
     if not isinstance(value, dict):
-        raise RunError(f"{where} is a {type(value).__name__}, not an object; mend it, or move the file away")
+        raise RunError(
+            f"{where} is a {type(value).__name__}, not an object; mend it, or move the file away"
+        )
     return value
 
 
@@ -95,23 +104,31 @@ def _find_differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, 
     """Yield dotted names of the settings that differ, with both values as JSON, shortened."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in old | new:
-            yield from _find_differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+            yield from _find_differences(
+                old.get(name), new.get(name), f"{key}.{name}" if key else name
+            )
     elif old != new:
-        first, second = (text if len(text) <= 80 else f"{text[:77]}..." for text in map(json.dumps, (old, new)))
+        first, second = (
+            text if len(text) <= 80 else f"{text[:77]}..." for text in map(json.dumps, (old, new))
+        )
         yield key or "settings", first, second
 
 
 def check_identity(where: Path, recorded: Any, identity: Any, advice: str = _ADVICE) -> None:
-    """Compare the identity that the run in ``where`` recorded with that of this run, which JSON can hold.
+    """Compare the identity that the run in ``where`` recorded with that of this run, which JSON can
+    hold.
 
-    ``RunError``: they differ. The message names the first setting that does, and gives the ``advice``.
+    ``RunError``: they differ. The message names the first setting that does, and gives the
+    ``advice``.
     """
     for key, old, new in _find_differences(recorded, json.loads(json.dumps(identity))):
         raise RunError(f"{where} holds a run with {key} {old}, now it is {new}; {advice}")
 
 
 @contextmanager
-def run_folder(folder: Path, identity: Mapping[str, Any], name: str = "settings.json") -> Iterator[None]:
+def run_folder(
+    folder: Path, identity: Mapping[str, Any], name: str = "settings.json"
+) -> Iterator[None]:
     """Hold a folder for the run with this identity, which is kept in the file ``name``.
 
     ``RunError``: the folder holds another run, or a process is at work there. Nothing is changed.
@@ -131,7 +148,8 @@ def run_folder(folder: Path, identity: Mapping[str, Any], name: str = "settings.
 
 
 class RunLock:
-    """Lock on the folder of a run, which the kernel releases when the process ends. As a context it does not wait.
+    """Lock on the folder of a run, which the kernel releases when the process ends. As a context it
+    does not wait.
 
     ``key`` is the setting that names the folder, for messages.
     """
@@ -143,21 +161,28 @@ class RunLock:
         self._lock = FileLock(self._holder, thread_local=False, fallback_to_soft=False)
 
     def acquire(self, wait_seconds: float = _SECONDS_TO_END) -> None:
-        """Take the lock and note who has it. ``RunError``: another run has not ended within ``wait_seconds``."""
+        """Take the lock and note who has it. ``RunError``: another run has not ended within
+        ``wait_seconds``."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             try:
                 self._lock.acquire(timeout=0)
             except Timeout:
                 if wait_seconds > 0:
-                    logger.warning("%s; waiting up to %.0f s for it to end", self._describe_use(), wait_seconds)
+                    logger.warning(
+                        "%s; waiting up to %.0f s for it to end", self._describe_use(), wait_seconds
+                    )
                 self._lock.acquire(timeout=wait_seconds, poll_interval=0.5)
         except Timeout:
-            raise RunError(f"{self._describe_use()}; wait for that run to end, or choose another folder") from None
+            raise RunError(
+                f"{self._describe_use()}; wait for that run to end, or choose another folder"
+            ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise
-            logger.warning("%s: this file system has no locks; start no second run there", self.folder)
+            logger.warning(
+                "%s: this file system has no locks; start no second run there", self.folder
+            )
         self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
     def release(self) -> None:
@@ -175,14 +200,20 @@ class RunLock:
 
 
 class LineFile:
-    """Finished items: JSON objects by key, one a line. ``rows`` holds them; used as a context, it takes new ones.
+    """Finished items: JSON objects by key, one a line. ``rows`` holds them; used as a context, it
+    takes new ones.
 
-    A line has the names ``fields``. ``wanted`` are the keys that belong here, in order; None for any, in the order in
-    which they come. RunError: a line is broken, belongs to no wanted key, or is there twice. Nothing is changed then.
+    A line has the names ``fields``. ``wanted`` are the keys that belong here, in order; None for
+    any, in the order in which they come. RunError: a line is broken, belongs to no wanted key, or
+    is there twice. Nothing is changed then.
     """
 
     def __init__(
-        self, path: Path, key: Callable[[Row], Any], fields: Sequence[str], wanted: Iterable[Hashable] | None = None
+        self,
+        path: Path,
+        key: Callable[[Row], Any],
+        fields: Sequence[str],
+        wanted: Iterable[Hashable] | None = None,
     ) -> None:
         self.path = path
         self._key = key
@@ -197,9 +228,13 @@ class LineFile:
             where = f"{path} line {number}"
             row = parse_object(line, where)
             if set(row) != set(fields):
-                raise RunError(f"{where} does not hold {', '.join(fields)}; mend it, or move the file away")
+                raise RunError(
+                    f"{where} does not hold {', '.join(fields)}; mend it, or move the file away"
+                )
             if allowed is not None and key(row) not in allowed:
-                raise RunError(f"{where} {key(row)} belongs to no item of this run; move the file away")
+                raise RunError(
+                    f"{where} {key(row)} belongs to no item of this run; move the file away"
+                )
             if key(row) in self.rows:
                 raise RunError(f"{where} {key(row)} is there a second time; remove it")
             self.rows[key(row)] = row
@@ -217,7 +252,8 @@ class LineFile:
         return self
 
     def append(self, row: Row) -> None:
-        """Add a row at the end. It survives a kill of this process, and after a second a crash of the machine too."""
+        """Add a row at the end. It survives a kill of this process, and after a second a crash of
+        the machine too."""
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         if time.monotonic() - self._last_sync >= _SECONDS_BETWEEN_SYNCS:

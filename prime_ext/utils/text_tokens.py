@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts and responses as tokens, and where the steps of a response end.
 
-Training and evaluation share these functions, so that a PRM is scored on the tokens it was trained on: the prompt
-through the chat template, the response tokenized on its own, then the end-of-sequence token.
+Training and evaluation share these functions, so that a PRM is scored on the tokens it was trained
+on: the prompt through the chat template, the response tokenized on its own, then the
+end-of-sequence token.
 """
 
 from bisect import bisect_left
@@ -31,10 +32,11 @@ def join_steps(
 ) -> tuple[str, tuple[int, ...]]:
     """Return one response from its steps, and the position after the last character of each step.
 
-    ``{n}`` in the prefix is the step's number from 1 (ImplicitPRM: ``"Step {n}: "``). The separator belongs to the step
-    that follows, except where a token straddles.
+    ``{n}`` in the prefix is the step's number from 1 (ImplicitPRM: ``"Step {n}: "``). The separator
+    belongs to the step that follows, except where a token straddles.
     """
-    text, ends = "", []
+    text = ""
+    ends = []
     for number, step in enumerate(steps, start=1):
         text += (separator if number > 1 else "") + prefix.replace("{n}", str(number)) + step
         ends.append(len(text))
@@ -47,21 +49,27 @@ class TokenizedSteps:
 
     ids: list[int]  # of prompt and response
     n_prompt: int
-    ends: tuple[int, ...]  # index in ids of the last token of each step, or of the token that carries its score
+    ends: tuple[
+        int, ...
+    ]  # index in ids of the last token of each step, or of the token that carries its score
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class TextEncoder:
-    """Encoder of prompts and responses with a fast tokenizer, which knows the characters of each token.
+    """Encoder of prompts and responses with a fast tokenizer, which knows the characters of each
+    token.
 
-    Responses end with the end-of-sequence token if ``append_eos``. TextError: the tokenizer is not fast, or has none.
+    Responses end with the end-of-sequence token if ``append_eos``. TextError: the tokenizer is not
+    fast, or has none.
     """
 
     def __init__(self, tokenizer: Any, append_eos: bool = True):
         if not tokenizer.is_fast:
-            raise TextError("the tokenizer has no fast version, so steps cannot be mapped to tokens")
+            raise TextError(
+                "the tokenizer has no fast version, so steps cannot be mapped to tokens"
+            )
         if append_eos and tokenizer.eos_token_id is None:
             raise TextError("the tokenizer has no end-of-sequence token; set append_eos to false")
         self.tokenizer = tokenizer
@@ -72,22 +80,31 @@ class TextEncoder:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def literal(self, text: str) -> list[int]:
-        """Return the tokens of a text that somebody else wrote: special tokens that it spells out are text."""
-        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        """Return the tokens of a text that somebody else wrote: special tokens that it spells out
+        are text."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
+            "input_ids"
+        ]
 
     def prompt(self, prompt: Prompt) -> list[int]:
-        """Return the tokens up to where the response starts: through the chat template, with the generation prompt.
+        """Return the tokens up to where the response starts: through the chat template, with the
+        generation prompt.
 
-        Without a template the text stands alone, after the beginning-of-sequence token if the tokenizer adds it.
-        TextError: chat messages without a chat template, or a prompt without tokens.
+        Without a template the text stands alone, after the beginning-of-sequence token if the
+        tokenizer adds it. TextError: chat messages without a chat template, or a prompt without
+        tokens.
         """
         if self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(wrap_prompt(prompt), tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.apply_chat_template(
+                wrap_prompt(prompt), tokenize=False, add_generation_prompt=True
+            )
             ids = self.plain(text)
         elif isinstance(prompt, str):
             ids = self.begin() + self.plain(prompt)
         else:
-            raise TextError("the prompt is a list of chat messages, and the tokenizer has no chat template")
+            raise TextError(
+                "the prompt is a list of chat messages, and the tokenizer has no chat template"
+            )
         if not ids:
             raise TextError("the prompt has no tokens")
         return ids
@@ -95,16 +112,19 @@ class TextEncoder:
     def begin(self) -> list[int]:
         """Return the beginning-of-sequence token, if the tokenizer puts it before a text."""
         begin = self.tokenizer.bos_token_id
-        return [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
+        return (
+            [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
+        )
 
     def response(self, text: str, char_ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
         """Return the tokens of a response, and the index of the last token of each step.
 
-        That is the last token that holds a character before the step's ``char_ends``. The end of sequence belongs to
-        the last step. TextError: no token starts within a step or before it.
+        That is the last token that holds a character before the step's ``char_ends``. The end of
+        sequence belongs to the last step. TextError: no token starts within a step or before it.
         """
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ids, starts = list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
+        ids = list(encoded["input_ids"])
+        starts = [start for start, _ in encoded["offset_mapping"]]
         # Byte-level tokens of one character share its start, and the last of them counts.
         ends = [bisect_left(starts, position) - 1 for position in char_ends]
         if min(ends, default=0) < 0:

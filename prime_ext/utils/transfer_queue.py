@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that talks to TransferQueue, verl's store of rollouts.
 
-Keys: a prompt's is its id; a trajectory's is ``{id}_{session}_{output}``, so no id has an underscore. Ids begin with
-``pad`` in verl's rows of padding, and ``replay`` in rollouts of earlier steps.
+Keys: a prompt's is its id; a trajectory's is ``{id}_{session}_{output}``, so no id has an
+underscore. Ids begin with ``pad`` in verl's rows of padding, and ``replay`` in rollouts of earlier
+steps.
 """
 
 from collections import Counter
@@ -19,7 +20,8 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
-_MULTI_MODAL, _EXTRA = "multi_modal_inputs", "extra_fields"
+_MULTI_MODAL = "multi_modal_inputs"
+_EXTRA = "extra_fields"
 
 
 def group_uid(key: str) -> str:
@@ -53,10 +55,12 @@ def _build_jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RolloutStore:
-    """Rows of the store, in an order that never changes; workers read and write the same rows by their keys.
+    """Rows of the store, in an order that never changes; workers read and write the same rows by
+    their keys.
 
-    A training step fetches once, when it begins, and writes once, when it ends. All else that goes in is for the PRM's
-    workers (labels and weights of rows, rollouts of earlier steps), and all else that comes out is what they wrote.
+    A training step fetches once, when it begins, and writes once, when it ends. All else that goes
+    in is for the PRM's workers (labels and weights of rows, rollouts of earlier steps), and all
+    else that comes out is what they wrote.
     """
 
     batch: KVBatchMeta
@@ -86,11 +90,14 @@ class RolloutStore:
         return [number.setdefault(group_uid(key), len(number)) for key in self.batch.keys]
 
     def fetch(self, *names: str) -> dict[str, Any]:
-        """Return fields: tokens ``(B, T)`` padded with 0, numbers ``(B,)``, else lists. RuntimeError: no such field."""
+        """Return fields: tokens ``(B, T)`` padded with 0, numbers ``(B,)``, else lists.
+        RuntimeError: no such field."""
         data = _get(self.batch.keys, self.batch.partition_id, *names)
         for name in names:
             if name not in data:
-                raise RuntimeError(f"rollouts have no field {name!r}; present: {sorted(map(str, data.keys()))}")
+                raise RuntimeError(
+                    f"rollouts have no field {name!r}; present: {sorted(map(str, data.keys()))}"
+                )
         return {name: _pad(data[name]) for name in names}
 
     def fetch_rows(self, *names: str) -> dict[str, list[torch.Tensor]]:
@@ -99,49 +106,73 @@ class RolloutStore:
         return {name: list(data[name].unbind()) for name in names}
 
     def write(self, **fields: torch.Tensor) -> KVBatchMeta:
-        """Write ``(B,)`` values, or ``(B, T)`` ones of responses; return the rows with all fields that they have."""
+        """Write ``(B,)`` values, or ``(B, T)`` ones of responses; return the rows with all fields
+        that they have."""
         data = TensorDict({}, batch_size=len(self))
         for name, value in fields.items():
             rows = zip(value, self.batch.tags, strict=True)
-            data[name] = value if value.dim() == 1 else _build_jagged([row[: tag["response_len"]] for row, tag in rows])
+            data[name] = (
+                value
+                if value.dim() == 1
+                else _build_jagged([row[: tag["response_len"]] for row, tag in rows])
+            )
         return tq.kv_batch_put(keys=self.keys, partition_id=self.batch.partition_id, fields=data)
 
     def select(self, rows: Sequence[int]) -> "RolloutStore":
         """Return some of the rows, in this order."""
-        picked = {"keys": [self.batch.keys[row] for row in rows], "tags": [self.batch.tags[row] for row in rows]}
+        picked = {
+            "keys": [self.batch.keys[row] for row in rows],
+            "tags": [self.batch.tags[row] for row in rows],
+        }
         return RolloutStore(replace(self.batch, **picked))
 
     def build_request(self, fields: Sequence[str], **options: Any) -> KVBatchMeta:
-        """Return what a worker's method receives: the rows, of which it fetches these fields, and its options."""
+        """Return what a worker's method receives: the rows, of which it fetches these fields, and
+        its options."""
         return replace(self.batch, keys=self.keys, fields=list(fields), extra_info=options)
 
     @contextmanager
     def add_rows(
-        self, keys: Sequence[str], fields: Mapping[str, Sequence[torch.Tensor]], multiple: int, end_token: int
+        self,
+        keys: Sequence[str],
+        fields: Mapping[str, Sequence[torch.Tensor]],
+        multiple: int,
+        end_token: int,
     ) -> Iterator["RolloutStore"]:
-        """Add rollouts, and verl's padding up to a multiple of ``multiple`` rows, for the time of the block.
+        """Add rollouts, and verl's padding up to a multiple of ``multiple`` rows, for the time of
+        the block.
 
         ``fields`` have a tensor for each rollout, ``prompts`` and ``responses`` among them.
         """
         pairs = zip(fields["prompts"], fields["responses"], strict=True)
         sizes = [(len(prompt), len(response)) for prompt, response in pairs]
-        tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in sizes]
-        data = TensorDict({name: _build_jagged(rows) for name, rows in fields.items()}, batch_size=len(keys))
+        tags = [
+            {"prompt_len": left, "response_len": right, "seq_len": left + right}
+            for left, right in sizes
+        ]
+        data = TensorDict(
+            {name: _build_jagged(rows) for name, rows in fields.items()}, batch_size=len(keys)
+        )
         batch = replace(self.batch, keys=[*self.batch.keys, *keys], tags=[*self.batch.tags, *tags])
         try:
-            tq.kv_batch_put(keys=list(keys), partition_id=batch.partition_id, fields=data, tags=tags)
+            tq.kv_batch_put(
+                keys=list(keys), partition_id=batch.partition_id, fields=data, tags=tags
+            )
             batch = upsample_batch_to_divisible_size(batch, multiple, end_token)
             yield RolloutStore(batch)
         finally:
             clear(batch.keys[len(self) :], batch.partition_id)
 
     def refuse_images(self, feature: str) -> None:
-        """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not for."""
+        """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not
+        for."""
         data = _get(self.batch.keys, self.batch.partition_id, _MULTI_MODAL)
         values = _list_values(data[_MULTI_MODAL]) if _MULTI_MODAL in data else []
         for key, value in zip(self.batch.keys, values, strict=False):
             if value:
-                raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
+                raise RuntimeError(
+                    f"rollout {key} has images or videos, which are not for {feature}"
+                )
 
 
 def _pad(value: Any) -> Any:
@@ -150,16 +181,18 @@ def _pad(value: Any) -> Any:
     return value.to_padded_tensor(0) if value.is_nested else value
 
 
-# ---- what agent loops and rewards report ----------------------------------------------------------------------------
+# ---- what agent loops and rewards report ---------------------------------------------------------
 
 
 def reward_info(key: str, extra: Any) -> Mapping[str, Any]:
-    """Return the extra info of a trajectory's reward; empty if there is none. RuntimeError: it is not a mapping."""
+    """Return the extra info of a trajectory's reward; empty if there is none. RuntimeError: it is
+    not a mapping."""
     info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
     if not isinstance(info, Mapping):
         raise RuntimeError(
-            f"the reward's extra info of rollout {key} is a {type(info).__name__}; a reward function must return a "
-            f"dict with the key score, and its other keys are the extra info"
+            f"the reward's extra info of rollout {key} is a {type(info).__name__}; a reward"
+            " function must return a dict with the key score, and its other keys are the extra"
+            " info"
         )
     return info
 
@@ -171,55 +204,77 @@ def fetch_reward_infos(keys: Sequence[str], partition_id: str | None) -> list[Ma
 
 
 def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
-    """Return a trajectory's ``tool_rewards`` or ``turn_scores``. RuntimeError: its loop reports no such numbers."""
+    """Return a trajectory's ``tool_rewards`` or ``turn_scores``. RuntimeError: its loop reports no
+    such numbers."""
     values = extra.get(name) if isinstance(extra, Mapping) else None
-    if not isinstance(values, list) or not all(isinstance(one, Real) and isfinite(one) for one in values):
+    if not isinstance(values, list) or not all(
+        isinstance(one, Real) and isfinite(one) for one in values
+    ):
         raise RuntimeError(
-            f"the agent loop of rollout {key} reports {name}={values!r}, and prime/turns=rewards needs a "
-            f"list of numbers; use verl's tool_agent, or choose prime/turns=none"
+            f"the agent loop of rollout {key} reports {name}={values!r}, and prime/turns=rewards"
+            " needs a list of numbers; use verl's tool_agent, or choose prime/turns=none"
         )
     return [float(one) for one in values]
 
 
 def average_counts(extras: Sequence[Any]) -> dict[str, float]:
-    """Return means of what agent loops and tools count in ``extra_fields``, by ``field/name``; missing counts are 0."""
+    """Return means of what agent loops and tools count in ``extra_fields``, by ``field/name``;
+    missing counts are 0."""
     sums: Counter[str] = Counter()
     for extra in extras:
         for field, values in extra.items() if isinstance(extra, Mapping) else ():
             if field == "reward_extra_info" or not isinstance(values, Mapping):
                 continue
-            sums.update({f"{field}/{name}": one for name, one in values.items() if isinstance(one, Real)})
+            sums.update(
+                {f"{field}/{name}": one for name, one in values.items() if isinstance(one, Real)}
+            )
     return {name: float(value) / len(extras) for name, value in sums.items()}
 
 
 def read_label(key: str, info: Mapping[str, Any], name: str) -> float:
-    """Return the value ``name`` of a reward's extra info; RuntimeError: it is missing, or not in [0, 1]."""
+    """Return the value ``name`` of a reward's extra info; RuntimeError: it is missing, or not in
+    [0, 1]."""
     if name not in info:
         raise RuntimeError(
-            f"the reward of rollout {key} has no {name!r} in its extra info (it has {sorted(info)}); "
-            f"let the reward function return it, or set prime.label_key to one of those"
+            f"the reward of rollout {key} has no {name!r} in its extra info (it has"
+            f" {sorted(info)}); let the reward function return it, or set prime.label_key to one of"
+            " those"
         )
     value = float(info[name])
     if not 0.0 <= value <= 1.0:
-        raise RuntimeError(f"{name}={value} of rollout {key} is not in [0, 1]; PRIME needs an accuracy as label")
+        raise RuntimeError(
+            f"{name}={value} of rollout {key} is not in [0, 1]; PRIME needs an accuracy as label"
+        )
     return value
 
 
-# ---- by partition --------------------------------------------------------------------------------------------------
+# ---- by partition --------------------------------------------------------------------------------
 
 
 def find_cut_off(
-    partition_id: str, tags: Mapping[str, dict], limit: int, longest: float, end_tokens: Collection[int]
+    partition_id: str,
+    tags: Mapping[str, dict],
+    limit: int,
+    longest: float,
+    end_tokens: Collection[int],
 ) -> set[str]:
     """Return the keys of responses that were cut off: their last token is not in ``end_tokens``.
 
     They have ``limit`` tokens, or ``longest`` together with their prompt.
     """
-    full = [key for key, tag in tags.items() if tag["response_len"] >= limit or tag["seq_len"] >= longest]
+    full = [
+        key
+        for key, tag in tags.items()
+        if tag["response_len"] >= limit or tag["seq_len"] >= longest
+    ]
     if not full:
         return set()
     responses = _get(full, partition_id, "responses")["responses"].unbind()
-    return {key for key, response in zip(full, responses, strict=True) if int(response[-1]) not in end_tokens}
+    return {
+        key
+        for key, response in zip(full, responses, strict=True)
+        if int(response[-1]) not in end_tokens
+    }
 
 
 def clear(keys: Sequence[str], partition_id: str | None) -> None:

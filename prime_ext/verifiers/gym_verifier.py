@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers to problems of reasoning-gym, scored by their task in a killable worker.
 
-A gold answer is a Python literal: ``task``, its ``parameters``, ``answer``, ``metadata``. Some scorers call ``eval`` or
-sympy's parser, which evaluates Python, on an answer: in the workers the first reads literals, the second formulas only.
+A gold answer is a Python literal: ``task``, its ``parameters``, ``answer``, ``metadata``. Some
+scorers call ``eval`` or sympy's parser, which evaluates Python, on an answer: in the workers the
+first reads literals, the second formulas only.
 """
 
 import ast
@@ -23,7 +24,9 @@ from prime_ext.verifiers.worker_pool import Failure, WorkerPool
 
 # Parameters of every task that are not the library's.
 OF_VERIFIER = ("threshold", "extraction")
-_FUNCTIONS = {*"pi sqrt exp log ln Abs sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split()}
+_FUNCTIONS = {
+    *"pi sqrt exp log ln Abs sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split()
+}
 # Other characters, a call of a letter, or a tower of powers.
 _NO_FORMULA = re.compile(r"[^\w\s.,+\-*/^()]|\b[a-zA-Z]\s*\(|\*\*\s*[+-]?\s*[\w.]+\s*\*\*")
 
@@ -35,10 +38,13 @@ def require() -> None:
 
 
 def make_dataset(task: str, parameters: str, seed: int = 0, size: int = 1) -> Any:
-    """Return the data set of a task; ``parameters`` is a literal. Raises whatever the library raises."""
+    """Return the data set of a task; ``parameters`` is a literal. Raises whatever the library
+    raises."""
     from reasoning_gym.factory import create_dataset
 
-    own = {key: value for key, value in ast.literal_eval(parameters).items() if key not in OF_VERIFIER}
+    own = {
+        key: value for key, value in ast.literal_eval(parameters).items() if key not in OF_VERIFIER
+    }
     return create_dataset(task, seed=seed, size=size, **own)
 
 
@@ -52,17 +58,21 @@ def read_problem(gold: str) -> dict[str, Any]:
         problem = ast.literal_eval(gold)
         return {key: problem[key] for key in ("task", "parameters", "answer", "metadata")}
     except (SyntaxError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"the gold answer is not a problem of reasoning-gym: {gold[:60]!r}") from error
+        raise ValueError(
+            f"the gold answer is not a problem of reasoning-gym: {gold[:60]!r}"
+        ) from error
 
 
 def is_formula(text: str) -> bool:
-    """Return whether sympy may parse a text: numbers, letters, arithmetic and elementary functions of bounded size."""
+    """Return whether sympy may parse a text: numbers, letters, arithmetic and elementary functions
+    of bounded size."""
     words = {*re.findall(r"[^\W\d]\w+", text)} - _FUNCTIONS
     return not (words or _NO_FORMULA.search(text) or refusal(text.replace("**", "^")))
 
 
 def may_read(answer: str, dataset: Any) -> bool:
-    """Return whether a scorer may read an answer; one that parses it with sympy, which runs Python, reads formulas."""
+    """Return whether a scorer may read an answer; one that parses it with sympy, which runs Python,
+    reads formulas."""
     return "parse_expr" not in dataset.score_answer.__code__.co_names or is_formula(answer)
 
 
@@ -84,11 +94,14 @@ def judge(response: str, gold: str) -> Verdict:
     try:
         score = dataset.score_answer(found.answer, problem)
     except Exception as error:
-        # It scores the gold answer, as is checked when data are prepared: so it is this answer that it cannot read.
+        # It scores the gold answer, as is checked when data are prepared: so it is this answer that
+        # it cannot read.
         detail = f"{problem['task']} cannot read it: {type(error).__name__}: {error}"
         return wrong(found.answer, time.perf_counter() - started, detail)
     verdict = correct if score >= problem["parameters"]["threshold"] else wrong
-    return verdict(found.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}")
+    return verdict(
+        found.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}"
+    )
 
 
 def warm_up() -> None:
@@ -101,7 +114,8 @@ def warm_up() -> None:
 
 
 class GymVerifier:
-    """Verifier of answers to problems of reasoning-gym; ``seconds`` limit the scorer for one answer."""
+    """Verifier of answers to problems of reasoning-gym; ``seconds`` limit the scorer for one
+    answer."""
 
     def __init__(self, seconds: float = 10.0) -> None:
         require()
@@ -118,4 +132,6 @@ class GymVerifier:
 
 
 def _verdict(said: Verdict | Failure) -> Verdict:
-    return grader_failed(said.outcome, None, 0.0, said.detail) if isinstance(said, Failure) else said
+    return (
+        grader_failed(said.outcome, None, 0.0, said.detail) if isinstance(said, Failure) else said
+    )

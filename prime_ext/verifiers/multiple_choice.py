@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Multiple choice and natural-language-inference options: "option 2", ``#### 2``, letters, label words.
+r"""Multiple choice and natural-language-inference options: "option 2", ``#### 2``, letters, label
+words.
 
 Where a response states its answer: docs/reference/verifier_rules.md.
 """
@@ -15,13 +16,16 @@ _NUMBER = r"(?:option\s*)?[(\[]?\d{1,2}[)\]]?"
 # Letters without brackets are upper case in running text; "a" and "I" are words.
 _LETTER = r"(?:option\s*)?(?:\([a-j]\)|\[[a-j]\]|(?-i:[A-HJ])(?!['’]))"
 _ONE = re.compile(r"(?:(?:option|choice)\s*)?[(\[]?(?:(\d{1,2})|([a-jA-J]))[)\]]?", re.IGNORECASE)
-# Statements are short; what is captured is bounded, so that a long line of markers costs linear time.
+# Statements are short; what is captured is bounded, so that a long line of markers costs linear
+# time.
 _HASHES = re.compile(r"####(?=([^\n]{0,200}))")
 _BOXED = re.compile(r"\\boxed[ \t]*\{((?:[^{}\n]|\{[^{}\n]{0,99}\}){0,200})\}")
 _STATED = re.compile(
     r"(?:<answer>|\b(?:answer|(?:correct|right) (?:option|choice))[\"*]*"
-    r"(?:[ \t]+(?:is|must be|should be|would be)(?:[ \t]+\w+ly)?[ \t]*(?::\s{0,9})?|[ \t]*:\s{0,9}))(?=([^\n]{0,200}))"
-    r"|\b(?=((?:option|choice)[ \t]+[(\[]?[a-j1-9][)\]]?)[ \t]+is[ \t]+(?:the[ \t]+)?(?:correct|right))",
+    r"(?:[ \t]+(?:is|must be|should be|would be)(?:[ \t]+\w+ly)?[ \t]*(?::\s{0,9})?|["
+    r" \t]*:\s{0,9}))(?=([^\n]{0,200}))"
+    r"|\b(?=((?:option|choice)[ \t]+[(\[]?[a-j1-9][)\]]?)[ \t]+is[ \t]+(?:the["
+    r" \t]+)?(?:correct|right))",
     re.IGNORECASE,
 )
 _FONT = re.compile(r"\\(?:text|math)[a-z]*\s*|\\[ ,;!]|[{}]")
@@ -35,18 +39,25 @@ _WRAPPING = " \t*_`\"'“”‘’$.,:!"
 class MultipleChoiceVerifier:
     """Verifier of responses to problems with numbered options.
 
-    ``names`` of the options are in order, e.g. ``("entailment", "neutral")``; ``n_options``, their number, may
-    be given alone. Without either, any number up to 99 is an option.
+    ``names`` of the options are in order, e.g. ``("entailment", "neutral")``; ``n_options``, their
+    number, may be given alone. Without either, any number up to 99 is an option.
     """
 
     def __init__(self, names: Sequence[str] = (), n_options: int | None = None):
         self._names = {name.strip().lower(): number for number, name in enumerate(names, start=1)}
         self._n_options = len(names) if names else n_options
-        alternatives = [*(re.escape(name) for name in sorted(self._names, key=len, reverse=True)), _NUMBER, _LETTER]
-        self._mention = re.compile(rf"(?<![\w.])(?:{'|'.join(alternatives)})(?!\w|[.,]\d)", re.IGNORECASE)
+        alternatives = [
+            *(re.escape(name) for name in sorted(self._names, key=len, reverse=True)),
+            _NUMBER,
+            _LETTER,
+        ]
+        self._mention = re.compile(
+            rf"(?<![\w.])(?:{'|'.join(alternatives)})(?!\w|[.,]\d)", re.IGNORECASE
+        )
 
     def read_option(self, text: str | int) -> int | None:
-        """Return the number of the option that ``text`` consists of, also out of range, else None."""
+        """Return the number of the option that ``text`` consists of, also out of range, else
+        None."""
         stripped = str(text).strip(_WRAPPING)
         number = self._names.get(stripped.lower())
         if number is not None:
@@ -57,14 +68,18 @@ class MultipleChoiceVerifier:
         return int(match[1]) if match[1] else ord(match[2].lower()) - ord("a") + 1
 
     def gold_option(self, gold: str | int) -> int:
-        """Return the option of a gold answer: a number, letter, name, or sentence. ``ValueError``: there is none."""
+        """Return the option of a gold answer: a number, letter, name, or sentence. ``ValueError``:
+        there is none."""
         number = self.read_option(gold)
         if number is None:
             number, _ = self._find_stated_option(str(gold))
         if number is None or not self._exists(number):
             known = f"the names {list(self._names)} or a number" if self._names else "a number"
             limit = f" up to {self._n_options}" if self._n_options else ""
-            raise ValueError(f"gold answer {gold!r} names no option; it must be {known} from 1{limit}, or a letter")
+            raise ValueError(
+                f"gold answer {gold!r} names no option; it must be {known} from 1{limit}, or a"
+                " letter"
+            )
         return number
 
     def verify(self, response: str, gold: str | int) -> Verdict:
@@ -85,19 +100,34 @@ class MultipleChoiceVerifier:
     def _find_stated_option(self, text: str) -> tuple[int | None, str]:
         """Return the option that a text states as its answer, or None; and where, or why not."""
         found: list[tuple[str, int]] = []
-        for kind, pattern, every in (("####", _HASHES, True), ("boxed", _BOXED, True), ("stated", _STATED, False)):
+        for kind, pattern, every in (
+            ("####", _HASHES, True),
+            ("boxed", _BOXED, True),
+            ("stated", _STATED, False),
+        ):
             statements = [match[match.lastindex or 0] for match in pattern.finditer(text)]
             if not statements:
                 continue
-            options = [self._find_only_option(statement) for statement in (statements if every else statements[-1:])]
+            options = [
+                self._find_only_option(statement)
+                for statement in (statements if every else statements[-1:])
+            ]
             if None in options or len(set(options)) > 1:
                 return None, f"ambiguous or unreadable answer ({kind})"
             number = options[0]
             assert number is not None
             found.append((kind, number))
         if not found:
-            alone = re.fullmatch(r"\(?([A-J])\)?", text.strip(_WRAPPING + "\n")) if len(text) < 20 else None
-            return (self.read_option(alone[1]), "letter alone") if alone else (None, "no answer stated")
+            alone = (
+                re.fullmatch(r"\(?([A-J])\)?", text.strip(_WRAPPING + "\n"))
+                if len(text) < 20
+                else None
+            )
+            return (
+                (self.read_option(alone[1]), "letter alone")
+                if alone
+                else (None, "no answer stated")
+            )
         tail = "\n".join(text.rstrip().splitlines()[-2:])
         last_words = {
             self._find_only_option(match[match.lastindex or 0])
@@ -115,24 +145,37 @@ class MultipleChoiceVerifier:
         clause = (statement[: end.start()] if end else statement).lstrip(_WRAPPING)
         if with_text := _WITH_TEXT.match(clause):
             rest = self._mention.findall(clause, with_text.end())
-            return self.read_option(with_text[0]) if all(mention.isdigit() for mention in rest) else None
+            return (
+                self.read_option(with_text[0])
+                if all(mention.isdigit() for mention in rest)
+                else None
+            )
         whole = self.read_option(clause)
         if whole is not None:
             return whole
         first = self._mention.match(clause)
         if first is None:
             return None
-        mentioned = {self.read_option(match[0]) for match in self._mention.finditer(clause)} - {None}
+        mentioned = {self.read_option(match[0]) for match in self._mention.finditer(clause)} - {
+            None
+        }
         return self.read_option(first[0]) if len(mentioned) == 1 else None
 
 
 class ChoiceTask:
-    """Multiple choice as a task of :mod:`prime_ext.verifiers.sources`; the options may differ from row to row."""
+    """Multiple choice as a task of :mod:`prime_ext.verifiers.sources`; the options may differ from
+    row to row."""
 
     async def averify(
-        self, response: str, gold: str | int, *, names: Sequence[str] = (), n_options: int | None = None
+        self,
+        response: str,
+        gold: str | int,
+        *,
+        names: Sequence[str] = (),
+        n_options: int | None = None,
     ) -> Verdict:
-        """Judge as :meth:`MultipleChoiceVerifier.verify`; a gold answer that is not an option is a grader failure."""
+        """Judge as :meth:`MultipleChoiceVerifier.verify`; a gold answer that is not an option is a
+        grader failure."""
         try:
             return MultipleChoiceVerifier(tuple(names), n_options).verify(response, gold)
         except ValueError as error:

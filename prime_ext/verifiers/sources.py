@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verifiers by the ``data_source`` of a row, as in verl.
 
-The names of Eurus-2-RL-Data and of the usual benchmarks are known. :func:`register_source` adds a name,
-:func:`register_task` a task, that is, a verifier.
+The names of Eurus-2-RL-Data and of the usual benchmarks are known. :func:`register_source` adds a
+name, :func:`register_task` a task, that is, a verifier.
 """
 
 import fnmatch
@@ -20,7 +20,8 @@ class UnknownSource(ValueError):
 
 
 class TaskVerifier(Protocol):
-    """Verifier of a task: ``await averify(response, gold, **options)``, gold being ``reward_model.ground_truth``."""
+    """Verifier of a task: ``await averify(response, gold, **options)``, gold being
+    ``reward_model.ground_truth``."""
 
     @property
     def averify(self) -> Callable[..., Awaitable[Verdict]]: ...
@@ -28,7 +29,8 @@ class TaskVerifier(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Task of rows whose ``data_source`` matches ``pattern`` (shell wildcards, any case), and verifier options."""
+    """Task of rows whose ``data_source`` matches ``pattern`` (shell wildcards, any case), and
+    verifier options."""
 
     pattern: str
     task: str
@@ -43,10 +45,18 @@ def _sources(task: str, patterns: str, **options: Any) -> list[Source]:
 _registered = [
     *_sources("math", "openai/gsm8k gsm8k", extraction="gsm8k"),
     *_sources("math", "numina_*"),
-    *_sources("math", "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500"),
-    *_sources("math", "math_dapo* aime* HuggingFaceH4/aime* AI-MO/aimo-validation-* amc* olympiadbench* minerva*"),
+    *_sources(
+        "math",
+        "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500",
+    ),
+    *_sources(
+        "math",
+        "math_dapo* aime* HuggingFaceH4/aime* AI-MO/aimo-validation-* amc* olympiadbench* minerva*",
+    ),
     *_sources("math", "hmmt* prime_ext/last_digit_chain"),
-    *_sources("code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"),
+    *_sources(
+        "code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"
+    ),
     *_sources("reasoning_gym", "reasoning_gym/*"),
     *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa gpqa*"),
 ]
@@ -55,14 +65,18 @@ TASKS: dict[str, Callable[..., TaskVerifier]] = {}
 
 
 def register_source(pattern: str, task: str, **options: Any) -> None:
-    """Let ``task`` judge rows whose ``data_source`` matches; the last registration wins. ``UnknownSource``: no task."""
+    """Let ``task`` judge rows whose ``data_source`` matches; the last registration wins.
+    ``UnknownSource``: no task."""
     if task not in TASKS:
-        raise UnknownSource(f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(TASKS))}")
+        raise UnknownSource(
+            f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(TASKS))}"
+        )
     _registered.insert(0, Source(pattern, task, options))
 
 
 def register_task(name: str, make_verifier: Callable[..., TaskVerifier]) -> None:
-    """Add a task. Each process that judges calls ``make_verifier(**settings)`` once, for the first row."""
+    """Add a task. Each process that judges calls ``make_verifier(**settings)`` once, for the first
+    row."""
     TASKS[name] = make_verifier
 
 
@@ -73,24 +87,33 @@ def find_source(data_source: str) -> Source:
             return source
     known = ", ".join(source.pattern for source in _registered)
     raise UnknownSource(
-        f"no verifier for data_source={data_source!r}; name a task for it in "
-        f"reward.custom_reward_function.reward_kwargs.sources, e.g. {{{data_source}: math}}. Known: {known}"
+        f"no verifier for data_source={data_source!r}; name a task for it in"
+        f" reward.custom_reward_function.reward_kwargs.sources, e.g. {{{data_source}: math}}."
+        f" Known: {known}"
     )
 
 
 def choice_options(extra_info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of the multiple-choice verifier for a row: the names of its options, or their number."""
+    """Return options of the multiple-choice verifier for a row: the names of its options, or their
+    number."""
     names = extra_info.get("options")
-    return {"names": tuple(map(str, names))} if names is not None else {"n_options": extra_info.get("n_options")}
+    return (
+        {"names": tuple(map(str, names))}
+        if names is not None
+        else {"n_options": extra_info.get("n_options")}
+    )
 
 
 def check_task_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check settings, ``{task: {name: value}}``, without making verifiers. ``ValueError``: no such task or setting."""
+    """Check settings, ``{task: {name: value}}``, without making verifiers. ``ValueError``: no such
+    task or setting."""
     for task, values in settings.items():
         known = inspect.signature(_factory(task)).parameters
         for name in values:
             if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-                raise ValueError(f"task {task!r} has no setting {name!r}; it has {', '.join(known) or 'none'}")
+                raise ValueError(
+                    f"task {task!r} has no setting {name!r}; it has {', '.join(known) or 'none'}"
+                )
 
 
 def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> TaskVerifier:
@@ -98,11 +121,15 @@ def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> 
     return _factory(task)(**(settings or {}))
 
 
-async def ask_verifier(verifier: TaskVerifier, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+async def ask_verifier(
+    verifier: TaskVerifier, response: str, gold: Any, options: Mapping[str, Any]
+) -> Verdict:
     """Return what a verifier says of a response. ``TypeError``: it is not a :class:`Verdict`."""
     verdict: Any = await verifier.averify(response, gold, **options)
     if not isinstance(verdict, Verdict):
-        raise TypeError(f"averify must return a Verdict, of correct() or wrong(), got {type(verdict).__name__}")
+        raise TypeError(
+            f"averify must return a Verdict, of correct() or wrong(), got {type(verdict).__name__}"
+        )
     return verdict
 
 
@@ -126,7 +153,8 @@ def _make_code(
     workers: int | None = None,
     unsafe_no_sandbox: bool = False,
 ) -> TaskVerifier:
-    """Build the verifier; ``seconds`` and ``memory_mb`` limit a test, ``workers`` run at once (None: one per core)."""
+    """Build the verifier; ``seconds`` and ``memory_mb`` limit a test, ``workers`` run at once
+    (None: one per core)."""
     from prime_ext.verifiers.code import CodeVerifier
     from prime_ext.verifiers.sandbox.client import Limits, Sandbox
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 class Outcome(str, enum.Enum):
     """Result of a verification.
 
-    ``timeout``, ``error`` and ``out_of_memory`` happen to programs, which have failed their tests then, and to the
-    grader, which leaves the response undecided: see :attr:`Verdict.grader_failure`.
+    ``timeout``, ``error`` and ``out_of_memory`` happen to programs, which have failed their tests
+    then, and to the grader, which leaves the response undecided: see
+    :attr:`Verdict.grader_failure`.
     """
 
     CORRECT = "correct"
@@ -25,10 +26,13 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one response. ``ValueError``: score, outcome and grader_failure contradict each other."""
+    """The verdict on one response. ``ValueError``: score, outcome and grader_failure contradict
+    each other."""
 
     outcome: Outcome
-    score: float | None  # in [0, 1]: 1.0 exactly if the outcome is correct, None exactly if the grader failed
+    score: (
+        float | None
+    )  # in [0, 1]: 1.0 exactly if the outcome is correct, None exactly if the grader failed
     extracted: str | None = None  # the answer or program in the response, None if there is none
     seconds: float = 0.0  # wall time of the verification
     detail: str = ""  # one line for people and logs: the rule or test that decided, or the failure
@@ -37,7 +41,11 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.grader_failure != (self.score is None):
             raise ValueError(f"score must be None exactly if the grader failed, got {self}")
-        if self.grader_failure and self.outcome in (Outcome.CORRECT, Outcome.WRONG, Outcome.NO_ANSWER):
+        if self.grader_failure and self.outcome in (
+            Outcome.CORRECT,
+            Outcome.WRONG,
+            Outcome.NO_ANSWER,
+        ):
             raise ValueError(f"a failed grader decides nothing, got outcome {self.outcome}")
         if self.score is not None and not 0.0 <= self.score <= 1.0:
             raise ValueError(f"score must be in [0, 1], got {self.score}")
@@ -62,5 +70,6 @@ def no_answer(seconds: float, detail: str = "") -> Verdict:
 
 
 def grader_failed(outcome: Outcome, extracted: str | None, seconds: float, detail: str) -> Verdict:
-    """Return the verdict of a grader that could not decide (``timeout``, ``error`` or ``out_of_memory``)."""
+    """Return the verdict of a grader that could not decide (``timeout``, ``error`` or
+    ``out_of_memory``)."""
     return Verdict(outcome, None, extracted, seconds, detail, grader_failure=True)

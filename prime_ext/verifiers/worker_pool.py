@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Killable processes for work that may hang, crash or eat memory: computer algebra here, programs in the sandbox.
+"""Killable processes for work that may hang, crash or eat memory: computer algebra here, programs
+in the sandbox.
 
-- A task always ends in a value, if only a failure, and affects no other one: every process has a pipe and a thread of
-  its own, and shares no lock.
-- A task whose process dies from outside (SIGKILL, the kernel's memory killer) is tried once more on another one.
-- No signals and no forks in the parent, and one thread per process: usable in threads, asyncio and Ray actors.
+- A task always ends in a value, if only a failure, and affects no other one: every process has a
+  pipe and a thread of its own, and shares no lock.
+- A task whose process dies from outside (SIGKILL, the kernel's memory killer) is tried once more on
+  another one.
+- No signals and no forks in the parent, and one thread per process: usable in threads, asyncio and
+  Ray actors.
 """
 
 import ctypes
@@ -41,7 +44,8 @@ _TASKS_PER_WORKER = 2000
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use, where the system says; otherwise all."""
+    """Return the number of cores that this process may use, where the system says; otherwise
+    all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -67,9 +71,12 @@ class Worker:
 
 
 class _Crew:
-    """Threads and their workers. They belong to one process of the caller, and do not refer to the pool."""
+    """Threads and their workers. They belong to one process of the caller, and do not refer to the
+    pool."""
 
-    def __init__(self, size: int, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
+    def __init__(
+        self, size: int, start: Callable[[], Worker], failed: Callable[[str], Any]
+    ) -> None:
         self.process = os.getpid()
         self.workers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._size = size
@@ -90,8 +97,11 @@ class _Crew:
             self._unfinished += 1
             self._inbox.put((task, future))
             if len(self._threads) < min(self._unfinished, self._size):
-                # Processes die with the thread that starts them, so it is one that lives as long as they do.
-                self._threads.append(threading.Thread(target=self._serve, name="prime_ext pool", daemon=True))
+                # Processes die with the thread that starts them, so it is one that lives as long as
+                # they do.
+                self._threads.append(
+                    threading.Thread(target=self._serve, name="prime_ext pool", daemon=True)
+                )
                 self._threads[-1].start()
         return future
 
@@ -152,12 +162,16 @@ class _Crew:
 
 
 class Pool:
-    """Workers and their tasks, a context manager. After a fork of this process it starts workers of its own.
+    """Workers and their tasks, a context manager. After a fork of this process it starts workers of
+    its own.
 
-    ``start`` starts a worker and must not refer to the pool; ``failed`` turns the reason of a failure into a value.
+    ``start`` starts a worker and must not refer to the pool; ``failed`` turns the reason of a
+    failure into a value.
     """
 
-    def __init__(self, workers: int | None, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
+    def __init__(
+        self, workers: int | None, start: Callable[[], Worker], failed: Callable[[str], Any]
+    ) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers!r} must be a whole number >= 1")
         self._renew = functools.partial(_Crew, workers or count_cores(), start, failed)
@@ -173,7 +187,8 @@ class Pool:
         return self._crew.submit(task)
 
     def close(self) -> None:
-        """Kill the processes and end the threads. Unfinished tasks end as failures. Closing twice is allowed."""
+        """Kill the processes and end the threads. Unfinished tasks end as failures. Closing twice
+        is allowed."""
         self._crew.close()
 
     def __enter__(self) -> Any:
@@ -185,7 +200,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a task has no value: ``timeout``, ``error`` or ``out_of_memory``, and one line that says more."""
+    """Why a task has no value: ``timeout``, ``error`` or ``out_of_memory``, and one line that says
+    more."""
 
     outcome: Outcome
     detail: str
@@ -195,7 +211,8 @@ _error = functools.partial(Failure, Outcome.ERROR)
 
 
 def work(descriptor: int, parent: int, memory_limit: int, warm_up: str) -> None:
-    """Run an interpreter of :class:`WorkerPool`: its slow imports, then tasks until it is killed."""
+    """Run an interpreter of :class:`WorkerPool`: its slow imports, then tasks until it is
+    killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -227,9 +244,11 @@ def work(descriptor: int, parent: int, memory_limit: int, warm_up: str) -> None:
 
 
 class _Interpreter(Worker):
-    """A new interpreter, without the parent's threads and its ``__main__``, which in training loads torch and verl.
+    """A new interpreter, without the parent's threads and its ``__main__``, which in training loads
+    torch and verl.
 
-    It dies with the parent. Where that is killed and the system is not Linux, a busy one lives until its CPU limit.
+    It dies with the parent. Where that is killed and the system is not Linux, a busy one lives
+    until its CPU limit.
     """
 
     def __init__(self, memory_limit: int, warm_up: str) -> None:
@@ -237,10 +256,15 @@ class _Interpreter(Worker):
         self._memory_limit = memory_limit
         self._tasks_left = _TASKS_PER_WORKER
         arguments = theirs.fileno(), os.getpid(), memory_limit, warm_up
-        boot = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(*{arguments!r})"
+        boot = (
+            f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work;"
+            f" work(*{arguments!r})"
+        )
         with theirs:
             words = [sys.executable, "-c", boot]
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
         try:
             started = self._pipe.recv_bytes() if self._pipe.poll(_START_LIMIT) else None
         except EOFError:
@@ -281,19 +305,28 @@ class WorkerPool(Pool):
         workers: most processes; None: one per processor that this process may use.
         time_limit: seconds that a task may run, without its time in the queue.
         memory_limit: address space of one worker, in bytes.
-        warm_up: a function without arguments, ``"module:function"``, that a worker calls before its first task.
+        warm_up: a function without arguments, ``"module:function"``, that a worker calls before its
+            first task.
     """
 
     def __init__(
-        self, workers: int | None = None, *, time_limit: float = 6.0, memory_limit: int = 2 * 1024**3, warm_up: str = ""
+        self,
+        workers: int | None = None,
+        *,
+        time_limit: float = 6.0,
+        memory_limit: int = 2 * 1024**3,
+        warm_up: str = "",
     ) -> None:
         if time_limit <= 0 or memory_limit <= 0:
             raise ValueError(f"must be positive: {time_limit=}, {memory_limit=}")
         self.time_limit = time_limit
         super().__init__(workers, functools.partial(_Interpreter, memory_limit, warm_up), _error)
 
-    def submit(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> "Future[Any]":
-        """Start ``function(*args)``, which must pickle; the future's result is the value or a :class:`Failure`."""
+    def submit(
+        self, function: Callable[..., Any], *args: Any, time_limit: float | None = None
+    ) -> "Future[Any]":
+        """Start ``function(*args)``, which must pickle; the future's result is the value or a
+        :class:`Failure`."""
         try:
             content = pickle.dumps((function, args))
         except Exception as error:

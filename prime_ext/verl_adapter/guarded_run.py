@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling of faults in all trainers of prime_ext: one run per folder, whole checkpoints, no waiting for the dead."""
+"""Handling of faults in all trainers of prime_ext: one run per folder, whole checkpoints, no
+waiting for the dead."""
 
 import re
 import sys
@@ -42,15 +43,20 @@ class GuardedRunMixin(_Trainer):
     def init(self) -> None:
         """Set up workers and models as verl does.
 
-        Raises ``RunError`` before that: a module of the user's is not loaded, a small cluster, a folder in use.
+        Raises ``RunError`` before that: a module of the user's is not loaded, a small cluster, a
+        folder in use.
         """
-        if unknown := [module for module in self.config.get("modules", ()) if module not in sys.modules]:
+        if unknown := [
+            module for module in self.config.get("modules", ()) if module not in sys.modules
+        ]:
             remedy = f"start with prime_ext.train, or export {VARIABLE}={extend_variable(unknown)}"
             raise RunError(f"modules={unknown} are not loaded: {remedy}")
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
-            self._run_lock = RunLock(Path(self.config.trainer.default_local_dir), "trainer.default_local_dir")
+            self._run_lock = RunLock(
+                Path(self.config.trainer.default_local_dir), "trainer.default_local_dir"
+            )
             self._run_lock.acquire()
         super().init()
 
@@ -75,7 +81,8 @@ class GuardedRunMixin(_Trainer):
         except WorkerDied:
             raise
         except Exception as error:
-            # What a dead worker leaves, such as failed rollouts, is not the reason. Ray learns of a death late.
+            # What a dead worker leaves, such as failed rollouts, is not the reason. Ray learns of a
+            # death late.
             time.sleep(SECONDS_UNTIL_KNOWN)
             death = ""
             with suppress(Exception):  # Ray itself may be gone.
@@ -85,18 +92,26 @@ class GuardedRunMixin(_Trainer):
             raise
 
     def _end_tokens(self) -> set[int]:
-        """Return the tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+        """Return the tokens that end a response: the tokenizer's, and those of the model's
+        generation settings."""
         path = Path(self.config.actor_rollout_ref.model.path)
         has_settings = (path / "generation_config.json").is_file()
         settings = GenerationConfig.from_pretrained(path) if has_settings else GenerationConfig()
         return end_tokens(self.tokenizer, settings)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Log the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
-        tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
+        """Log the share of truncated responses; verl's clip_ratio is that of the longest of the
+        batch."""
+        tags = {
+            key: tag
+            for key, tag in zip(batch.keys, batch.tags, strict=True)
+            if not transfer.is_padding(tag)
+        }
         limit = self.config.data.max_response_length
         longest = find_longest_sequence(self.config)
-        cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, longest, self._end_tokens())
+        cut_off = transfer.find_cut_off(
+            batch.partition_id, tags, limit, longest, self._end_tokens()
+        )
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
 
@@ -120,14 +135,20 @@ class GuardedRunMixin(_Trainer):
         if self.global_steps > 0:
             self._say(f"going on from step {self.global_steps} ({trainer.resume_from_path})")
         if trainer.get("save_freq", -1) <= 0 and not trainer.get("val_only", False):
-            self._say("nothing will be saved, and no trained model kept: trainer.save_freq is not set")
+            self._say(
+                "nothing will be saved, and no trained model kept: trainer.save_freq is not set"
+            )
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Fetch the next prompts; begin with the first row where a checkpoint's place is beyond the end of the data."""
+        """Fetch the next prompts; begin with the first row where a checkpoint's place is beyond the
+        end of the data."""
         try:
             return super()._fetch_one_gen_batch()
         except StopIteration:
-            self._say("the checkpoint was further in its data than these have rows: they begin with their first row")
+            self._say(
+                "the checkpoint was further in its data than these have rows: they begin with their"
+                " first row"
+            )
             self.train_dataloader.next_iter_state = None
             return super()._fetch_one_gen_batch()
 
@@ -146,7 +167,11 @@ class GuardedRunMixin(_Trainer):
         folder = root / f"global_step_{self.global_steps}"
         checkpoint.mark_incomplete(folder)
         self._save_more(folder)
-        keep = 1 if trainer.get("remove_previous_ckpt_in_save", False) else trainer.get("max_actor_ckpt_to_keep", None)
+        keep = (
+            1
+            if trainer.get("remove_previous_ckpt_in_save", False)
+            else trainer.get("max_actor_ckpt_to_keep", None)
+        )
         # verl deletes no checkpoint meanwhile: it would do so before the new one is whole.
         keys = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
         retention = {key: trainer[key] for key in keys if key in trainer}
@@ -155,8 +180,13 @@ class GuardedRunMixin(_Trainer):
             super()._save_checkpoint()
         finally:
             trainer.update(retention)
-        checkpoint.mark_complete(folder, {"global_step": self.global_steps, "identity": self._identity})
-        self._say(f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s: {folder}")
+        checkpoint.mark_complete(
+            folder, {"global_step": self.global_steps, "identity": self._identity}
+        )
+        self._say(
+            f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s:"
+            f" {folder}"
+        )
         checkpoint.prune(root, keep, self.global_steps)
 
 
@@ -165,22 +195,32 @@ class WorkerDied(RuntimeError):
 
 
 def find_death(workers: Mapping[str, Any]) -> str:
-    """Return which of the workers, given by name, is dead, and what Ray says of its end; empty if none is."""
+    """Return which of the workers, given by name, is dead, and what Ray says of its end; empty if
+    none is."""
     for name, worker in workers.items():
         state = actors(worker._actor_id.hex())
         if state.get("State") == "DEAD":
             # Ray adds a list of common causes.
-            cause = re.search(r'error_message: "(.*?)(?: Some common causes|")', str(state["DeathCause"]))
+            cause = re.search(
+                r'error_message: "(.*?)(?: Some common causes|")', str(state["DeathCause"])
+            )
             return f"the {name} died ({cause[1][:200] if cause else 'no reason given'})"
     return ""
 
 
 def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
-    """Return those that fill the store, by name: agent-loop workers, reward workers, rollout servers."""
+    """Return those that fill the store, by name: agent-loop workers, reward workers, rollout
+    servers."""
     loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
     found = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}
-    found |= {f"reward worker {number}": worker for number, worker in enumerate(trainer.get_reward_handles() or [])}
-    for manager in (trainer.llm_server_manager, getattr(trainer, "standalone_server_manager", None)):
+    found |= {
+        f"reward worker {number}": worker
+        for number, worker in enumerate(trainer.get_reward_handles() or [])
+    }
+    for manager in (
+        trainer.llm_server_manager,
+        getattr(trainer, "standalone_server_manager", None),
+    ):
         for replica in manager.get_replicas() if manager is not None else []:
             for number, server in enumerate(replica.servers):
                 found[f"rollout server {replica.replica_rank}.{number}"] = server

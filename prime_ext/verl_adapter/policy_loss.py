@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss plus a pull toward other models of the same worker process, over the whole vocabulary.
+"""verl's policy loss plus a pull toward other models of the same worker process, over the whole
+vocabulary.
 
     L = L_PPO + sum_j c_j * KL(pi_theta || target_j)
 
-The targets are the implicit PRM and the running average of the policy's weights. Their forward passes run inside the
-policy's micro-batch, so that nothing as wide as the vocabulary is stored or sent. The divergences are averaged over
-tokens as the policy loss is (``actor.loss_agg_mode``).
+The targets are the implicit PRM and the running average of the policy's weights. Their forward
+passes run inside the policy's micro-batch, so that nothing as wide as the vocabulary is stored or
+sent. The divergences are averaged over tokens as the policy loss is (``actor.loss_agg_mode``).
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ COEFFICIENTS = "prime_target_coefficients"
 
 
 class TargetedPolicyLoss:
-    """A loss for verl's engines, which call it twice for a micro-batch: with the logits, then with what it returned.
+    """A loss for verl's engines, which call it twice for a micro-batch: with the logits, then with
+    what it returned.
 
     ``policy_loss`` is verl's, a partial of ``ppo_loss`` with the actor's configuration.
     """
@@ -61,8 +63,11 @@ class TargetedPolicyLoss:
             metrics[f"kl_to_{role}"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)
         return loss, metrics
 
-    def _compute_per_token(self, logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
-        logits_NV, roles = logits_1NV[0], get_targets(data)
+    def _compute_per_token(
+        self, logits_1NV: torch.Tensor, data: TensorDict
+    ) -> dict[str, torch.Tensor]:
+        logits_NV = logits_1NV[0]
+        roles = get_targets(data)
         with torch.autocast(logits_NV.device.type, enabled=False):
             targets, tokens = zip(*(target_logits(role, data) for role in roles), strict=True)
             fused = self.policy_loss.keywords["config"].use_torch_compile
@@ -73,16 +78,21 @@ class TargetedPolicyLoss:
 
 def get_targets(data: TensorDict) -> dict[str, float]:
     """Coefficient of each target that counts in this update."""
-    return {role: value for role, value in (tu.get(data, key=COEFFICIENTS) or {}).items() if value > 0.0}
+    return {
+        role: value for role, value in (tu.get(data, key=COEFFICIENTS) or {}).items() if value > 0.0
+    }
 
 
 @torch.no_grad()
 def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a target's logits for the policy's micro-batch, divided by the temperature, and the next tokens.
+    """Return a target's logits for the policy's micro-batch, divided by the temperature, and the
+    next tokens.
 
-    Both cover this rank's tokens, ``(N, V)`` and ``(N,)``, in the order in which verl's engine packs the policy's.
+    Both cover this rank's tokens, ``(N, V)`` and ``(N,)``, in the order in which verl's engine
+    packs the policy's.
     """
-    engine, batch = get_engine(role), data.copy()
+    engine = get_engine(role)
+    batch = data.copy()
     options = {"use_fused_kernels": False, "calculate_entropy": False}
     options["use_remove_padding"] = engine.engine_config.use_remove_padding
     # verl's way to hand out logits, and to compute nothing from them.
@@ -104,7 +114,8 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
 
 @contextmanager
 def prepare_targets(data: TensorDict) -> Iterator[None]:
-    """For an update with ``data``: logits for the loss where it has targets, and offloaded targets on the device.
+    """For an update with ``data``: logits for the loss where it has targets, and offloaded targets
+    on the device.
 
     They are there once for a whole update, not for every micro-batch.
     """

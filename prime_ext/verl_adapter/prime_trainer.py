@@ -50,27 +50,35 @@ STATE_FILE = "prime_ext.json"
 
 
 class PrimeTrainerMixin(GuardedRunMixin):
-    """Mixin that adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage."""
+    """Mixin that adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined
+    advantage."""
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.from_config(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        self.prm_settings = PRMSettings.from_config(config) if prm_section(config) is not None else None
+        self.prm_settings = (
+            PRMSettings.from_config(config) if prm_section(config) is not None else None
+        )
         self.gate: ReliabilityGate | None = None
         self._kl_coefficients: dict[str, float] = {}
-        # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
+        # Prompts that were fetched but not used, first to be used again; and those of the step in
+        # progress.
         self._queued_prompts: deque[TensorDict] = deque()
         self._prompt_of_uid: dict[str, TensorDict] = {}
         self._prompts_fetched = 0
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
+            # verl compares the mode with its own names to decide between synchronous and
+            # asynchronous behavior.
             config.trainer.v1.trainer_mode = get_base_mode(config)
             # Refilling needs prompts one by one.
             if config.data.get("gen_batch_size", None) not in (None, 1):
-                logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
+                logger.warning(
+                    "data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size
+                )
             config.data.gen_batch_size = 1
             if self.prime.outcome.of_verl:
-                # verl computes this advantage before PRIME's step, with everything that it gives its estimators.
+                # verl computes this advantage before PRIME's step, with everything that it gives
+                # its estimators.
                 config.algorithm.adv_estimator = self.prime.outcome.estimator
         shard_over_all_ranks(config)
         super().__init__(config)
@@ -78,13 +86,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
             # Asked once per mini-batch of a step; its memory lasts as many steps in every mode.
             self.gate = ReliabilityGate(gate.decay ** (1 / self.parameter_sync_step), gate.start)
 
-    # ---- prompts: submission, filter, refill -----------------------------------------------------------------
+    # ---- prompts: submission, filter, refill -----------------------------------------------------
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         sampler = self.config.trainer.v1.sampler
         if sampler.custom_sampler.path and sampler.custom_sampler.name:
             return super()._build_replay_buffer()
-        settings, size = self.prime.filter, self.config.data.train_batch_size
+        settings = self.prime.filter
+        size = self.config.data.train_batch_size
         band = AccuracyBand(0.0, 1.0)
         if settings.enable:
             band = AccuracyBand(settings.lower, settings.upper, settings.drop_truncated)
@@ -93,7 +102,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
         mode = self.config.trainer.v1.get(self.trainer_mode, {})
         warm_up = 0 if self.trainer_mode == "sync" else math.floor(size * mode.num_warmup_batches)
         options = {
-            "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier, *limits, self._end_tokens),
+            "judge": PromptJudge(
+                band, self.prime.label_key, self.prime.verifier, *limits, self._end_tokens
+            ),
             "max_in_flight": self._count_oversampled() + warm_up,
             "max_examined": math.ceil(size * settings.max_examined),
             "partial": settings.on_exhausted == "partial",
@@ -115,7 +126,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @property
     def _buffers_prompts(self) -> bool:
-        """Return whether prompts stay in the buffer from one step to the next, as in the asynchronous modes."""
+        """Return whether prompts stay in the buffer from one step to the next, as in the
+        asynchronous modes."""
         return isinstance(self.replay_buffer, buffers.PromptFilterReplayBufferAsync)
 
     def _count_oversampled(self) -> int:
@@ -123,7 +135,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return math.ceil(self.config.data.train_batch_size * factor)
 
     def _add_batch_to_generate(self) -> None:
-        """Submit the prompts of a step: as many as it takes, or, in an asynchronous mode, as may be in the system."""
+        """Submit the prompts of a step: as many as it takes, or, in an asynchronous mode, as may be
+        in the system."""
         wanted = self._count_oversampled()
         if self._requeues_prompts or self._buffers_prompts:
             wanted = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
@@ -131,7 +144,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self._add_prompts_to_generate(wanted)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Return the next prompt: one given back, or a new one with an id that repeats when the run is repeated."""
+        """Return the next prompt: one given back, or a new one with an id that repeats when the run
+        is repeated."""
         if self._queued_prompts:
             prompt = self._queued_prompts.popleft()
         else:
@@ -151,18 +165,23 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return super()._submit_batch_to_rollout(batch)
 
     def _requeue_prompts(self, uids: list[str]) -> None:
-        """Put prompts back in front of the queue, in their order, and forget those of the step that is over."""
+        """Put prompts back in front of the queue, in their order, and forget those of the step that
+        is over."""
         for uid in reversed(uids):
             self._queued_prompts.appendleft(self._prompt_of_uid[uid])
         self._prompt_of_uid.clear()
 
-    # ---- models alongside the policy -----------------------------------------------------------------------------
+    # ---- models alongside the policy -------------------------------------------------------------
 
     @cached_property
     def prm(self) -> FrozenPRM | None:
         """Return the implicit PRM, or a frozen model in its place."""
         prm = self.prm_settings
-        return None if prm is None else build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id)
+        return (
+            None
+            if prm is None
+            else build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id)
+        )
 
     @cached_property
     def scorer(self) -> Scorer | None:
@@ -173,7 +192,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def average(self) -> PolicyAverage | None:
         """Return the running average of the policy, if the policy is pulled toward it."""
         anchor = self.prime.anchor
-        return None if anchor is None else build_average(self.config.actor_rollout_ref, anchor.decay)
+        return (
+            None if anchor is None else build_average(self.config.actor_rollout_ref, anchor.decay)
+        )
 
     @property
     def _companions(self) -> list[Companion]:
@@ -185,7 +206,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @property
     def resource_pool_to_cls(self) -> dict:
-        """Worker classes of each resource pool; verl's ``_setup`` assigns it once, before it starts the workers."""
+        """Worker classes of each resource pool; verl's ``_setup`` assigns it once, before it starts
+        the workers."""
         return self._resource_pool_to_cls
 
     @resource_pool_to_cls.setter
@@ -198,7 +220,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
         refuse(check_amount(self.config, len(self.train_dataset)))
-        if isinstance(self.prm_settings, TrainedPRMSettings) and self.config.prm.optim.total_training_steps <= 0:
+        if (
+            isinstance(self.prm_settings, TrainedPRMSettings)
+            and self.config.prm.optim.total_training_steps <= 0
+        ):
             with open_dict(self.config):
                 # The schedule moves once per update of the PRM.
                 steps = self.total_training_steps * self.parameter_sync_step
@@ -208,7 +233,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         multiple = super()._get_required_batch_multiple(dp_size)
         return multiple if self.prm is None else math.lcm(multiple, self.prm.mini_batch_rows)
 
-    # ---- checkpoints -----------------------------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------
 
     def _load_checkpoint(self) -> None:
         if self.prime.distils or self.average is not None:
@@ -227,11 +252,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _load_prime_state(self, folder: Path) -> None:
         path = folder / STATE_FILE
         if not path.exists():
-            raise FileNotFoundError(f"{path} is missing: {folder} is not a checkpoint of this version of prime_ext")
+            raise FileNotFoundError(
+                f"{path} is missing: {folder} is not a checkpoint of this version of prime_ext"
+            )
         state = read_json(path)
         if self.trainer_mode == "sync" and state["prompts_in_system"]:
             logger.warning(
-                "%s was saved by an asynchronous trainer: the %d prompts it was generating are skipped in this epoch",
+                "%s was saved by an asynchronous trainer: the %d prompts it was generating are"
+                " skipped in this epoch",
                 folder,
                 state["prompts_in_system"],
             )
@@ -249,7 +277,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
         state = {
             "queued_prompts": list(map(pack_prompts, self._queued_prompts)),
             "prompts_fetched": self._prompts_fetched,
-            "acceptance_rate": self.replay_buffer.acceptance_rate if self._requeues_prompts else None,
+            "acceptance_rate": (
+                self.replay_buffer.acceptance_rate if self._requeues_prompts else None
+            ),
             # verl saves these prompts itself, with its store of rollouts.
             "prompts_in_system": self.replay_buffer.count_prompts() if self._buffers_prompts else 0,
             "gate_pairs": None if self.gate is None else (self.gate.right, self.gate.total),
@@ -259,14 +289,17 @@ class PrimeTrainerMixin(GuardedRunMixin):
         write_text(folder / STATE_FILE, json.dumps(state))
 
     def _describe_prm(self) -> dict[str, Any]:
-        """Return what is needed to score with the PRM of this step (:mod:`prime_ext.generate.prm_description`)."""
+        """Return what is needed to score with the PRM of this step
+        (:mod:`prime_ext.generate.prm_description`)."""
         prm = self.config.prm
         return {
             "variant": variant_line(self.config),
             "step": self.global_steps,
             "prm": model_name(prm.model.path),
             # Of the policy as the reference only what it started from can be named.
-            "reference": model_name(prm.reference_path if prm.reference == "frozen" else prm.model.path),
+            "reference": model_name(
+                prm.reference_path if prm.reference == "frozen" else prm.model.path
+            ),
             "reference_mode": prm.reference,
             "reference_moves": prm.reference == "policy",
             "loss": prm.get("loss"),
@@ -281,7 +314,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             write_json(folder / PRM_DESCRIPTION, self._describe_prm())
         self._save_prime_state(folder)
 
-    # ---- one step --------------------------------------------------------------------------------------------
+    # ---- one step --------------------------------------------------------------------------------
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Run verl's step, and record what the filter did in it."""
@@ -295,17 +328,29 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs_steps else None
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Run verl's computation, for its KL penalty and rollout correction, then PRIME's step over it."""
-        store, config = RolloutStore(super()._compute_advantage(batch, metrics)), self.config.algorithm
-        rollouts = load_rollouts(store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter)
+        """Run verl's computation, for its KL penalty and rollout correction, then PRIME's step over
+        it."""
+        store = RolloutStore(super()._compute_advantage(batch, metrics))
+        config = self.config.algorithm
+        rollouts = load_rollouts(
+            store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter
+        )
         finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
         result = prime_step(rollouts, self.scorer, self.gate, self.prime, config.gamma, config.lam)
         if self._buffers_prompts and self.prm is not None:
-            metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
+            metrics["prime/rollouts_during_prm/total"] = (
+                self.replay_buffer.count_rollouts() - finished
+            )
         metrics.update(result.metrics)
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
-            of_loops = [extra for extra, padding in zip(rollouts.extras, store.padding, strict=True) if not padding]
-            metrics.update({f"agent/{name}": value for name, value in average_counts(of_loops).items()})
+            of_loops = [
+                extra
+                for extra, padding in zip(rollouts.extras, store.padding, strict=True)
+                if not padding
+            ]
+            metrics.update(
+                {f"agent/{name}": value for name, value in average_counts(of_loops).items()}
+            )
         for name, seconds in result.seconds.items():
             self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
         self._kl_coefficients = result.kl_coefficients

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import torch
 from tensordict import TensorDict
-from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.single_controller.base.decorator import (
+    Dispatch,
+    make_nd_compute_dataproto_dispatch_fn,
+    register,
+)
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
@@ -24,9 +28,11 @@ class ImplicitPRMWorker(TrainingWorker):
 
     Args:
         config: of the model, its engine, optimizer and checkpoints.
-        role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
+        role: ``prm``, ``reference`` or ``average``, under which other workers of this process find
+            the engine.
         bias_lr: learning rate of the trained bias; None for a loss without one.
-        trainable_layers: share of the decoder layers that is trained, the last ones; None: the whole model.
+        trainable_layers: share of the decoder layers that is trained, the last ones; None: the
+            whole model.
     """
 
     def __init__(
@@ -47,8 +53,11 @@ class ImplicitPRMWorker(TrainingWorker):
         """Build the engine."""
         if self._trainable_layers is not None:
             # Before FSDP flattens the weights: FSDP1 wants those of a unit alike.
-            transformer_impl.apply(self.engine, partial(train_last_layers, share=self._trainable_layers))
-        # A new adapter begins with random numbers: the same ones whatever was built before and on any number of ranks.
+            transformer_impl.apply(
+                self.engine, partial(train_last_layers, share=self._trainable_layers)
+            )
+        # A new adapter begins with random numbers: the same ones whatever was built before and on
+        # any number of ranks.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.engine_config.seed)
             self.engine.initialize()
@@ -69,7 +78,8 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_bias(self, mean_outcome: float) -> None:
-        """Start the bias from the mean outcome of the rollouts of the first update; later ones change nothing."""
+        """Start the bias from the mean outcome of the rollouts of the first update; later ones
+        change nothing."""
         if self._bias is not None:
             self._bias.start(mean_outcome)
 
@@ -78,7 +88,9 @@ class ImplicitPRMWorker(TrainingWorker):
         """Return the bias, if there is one; the same on all ranks."""
         return None if self._bias is None else self._bias.value
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
+    @register(
+        dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False
+    )
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Run verl's step on one mini-batch, from no gradient of the bias on."""
         if self._bias is not None:
@@ -87,7 +99,11 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(
-        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
+        self,
+        local_path: str,
+        hdfs_path: str | None = None,
+        global_step: int = 0,
+        max_ckpt_to_keep: int | None = None,
     ) -> None:
         """Save verl's files, and the bias if there is one."""
         super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
@@ -98,19 +114,24 @@ class ImplicitPRMWorker(TrainingWorker):
     def load_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """Restore what :meth:`save_checkpoint` wrote. Raises FileNotFoundError where it has no bias but needs one."""
+        """Restore what :meth:`save_checkpoint` wrote. Raises FileNotFoundError where it has no bias
+        but needs one."""
         super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
         if self._bias is not None:
             self._bias.load(Path(local_path))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def average_weights(self, role: str, decay: float) -> None:
-        """Move this model's weights toward those of another engine of the process, all the way with the decay 0."""
+        """Move this model's weights toward those of another engine of the process, all the way with
+        the decay 0."""
         average_weights(get_engine(role), self.engine, decay)
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
+    @register(
+        dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False
+    )
     def score(self, data: TensorDict) -> TensorDict:
-        """Write log-probabilities of the response tokens, without training, to the field named by the options."""
+        """Write log-probabilities of the response tokens, without training, to the field named by
+        the options."""
         name = tu.pop(data, key=OUTPUT_FIELD)
         rows = tu.pop(data, key=MINI_BATCH_ROWS, default=None)
         count = 1 if rows is None else len(data) * self.engine.get_data_parallel_size() // rows
@@ -125,15 +146,19 @@ class ImplicitPRMWorker(TrainingWorker):
         if not log_probs:
             return None
         return TensorDict(
-            {name: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)}, batch_size=len(log_probs)
+            {name: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)},
+            batch_size=len(log_probs),
         )
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
+    @register(
+        dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False
+    )
     def update_and_score(self, data: TensorDict) -> TensorDict:
-        """Train on the mini-batches in order; the scores are the log-probabilities of the training forward passes.
+        """Train on the mini-batches in order; the scores are the log-probabilities of the training
+        forward passes.
 
-        "Single forward" of PRIME (arXiv 2502.01456) and its released code: earlier mini-batches have moved the PRM that
-        scores a later one. :meth:`update_metrics` has the metrics.
+        "Single forward" of PRIME (arXiv 2502.01456) and its released code: earlier mini-batches
+        have moved the PRM that scores a later one. :meth:`update_metrics` has the metrics.
         """
         row_B = data[ROW].tolist()
         self.loss_fn.start_recording()
@@ -144,10 +169,13 @@ class ImplicitPRMWorker(TrainingWorker):
         if output is None:
             return None
         self._update_metrics = tu.get(output, "metrics")
-        log_probs = torch.nested.as_nested_tensor([recorded[row] for row in row_B], layout=torch.jagged)
+        log_probs = torch.nested.as_nested_tensor(
+            [recorded[row] for row in row_B], layout=torch.jagged
+        )
         return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:
-        """Return metrics of the last :meth:`update_and_score`, reduced over ranks; None on ranks without outputs."""
+        """Return metrics of the last :meth:`update_and_score`, reduced over ranks; None on ranks
+        without outputs."""
         return self._update_metrics

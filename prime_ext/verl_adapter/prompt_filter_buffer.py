@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's replay buffers with PRIME's online prompt filter: docs/explanation/async.md.
 
-The synchronous batch is the first prompts, in the order of submission, that pass; surplus prompts return to the queue.
-So a run can be repeated and resumed exactly, and short responses have no advantage.
+The synchronous batch is the first prompts, in the order of submission, that pass; surplus prompts
+return to the queue. So a run can be repeated and resumed exactly, and short responses have no
+advantage.
 """
 
 import logging
@@ -21,7 +22,8 @@ from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
-# How often the trainer looks for finished rollouts; small models on a CPU have finished long before verl's 2 seconds.
+# How often the trainer looks for finished rollouts; small models on a CPU have finished long before
+# verl's 2 seconds.
 POLL_SECONDS = {"cpu": 0.05}
 
 
@@ -35,7 +37,15 @@ class _PromptFilter(ReplayBuffer):
         partial: whether a batch may be smaller when ``max_examined`` is reached.
     """
 
-    def __init__(self, *, judge: PromptJudge, max_in_flight: int, max_examined: int, partial: bool, **kwargs: Any):
+    def __init__(
+        self,
+        *,
+        judge: PromptJudge,
+        max_in_flight: int,
+        max_examined: int,
+        partial: bool,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.judge = judge
         self.max_in_flight = max_in_flight
@@ -56,7 +66,8 @@ def _sort_rows(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 class PromptFilterReplayBuffer(_PromptFilter):
-    """Replay buffer of the synchronous mode; ``requeue`` takes back, in order, prompt ids submitted but not needed."""
+    """Replay buffer of the synchronous mode; ``requeue`` takes back, in order, prompt ids submitted
+    but not needed."""
 
     def __init__(self, *, requeue: Callable[[list[str]], None], **kwargs: Any):
         super().__init__(**kwargs)
@@ -72,17 +83,25 @@ class PromptFilterReplayBuffer(_PromptFilter):
     def prompts_to_start(self, batch_size: int) -> int:
         """Return the number of prompts to submit at the start of a step, at most ``max_in_flight``.
 
-        At the acceptance rate of the last step, less two standard deviations, ``batch_size`` of them pass: a missing
-        prompt costs the time of one more response, one too many only its own work.
+        At the acceptance rate of the last step, less two standard deviations, ``batch_size`` of
+        them pass: a missing prompt costs the time of one more response, one too many only its own
+        work.
         """
         margin = 2 * math.sqrt(batch_size * (1 - self.acceptance_rate))
-        return min(math.ceil((batch_size + margin) / max(self.acceptance_rate, 0.05)), self.max_in_flight)
+        return min(
+            math.ceil((batch_size + margin) / max(self.acceptance_rate, 0.05)), self.max_in_flight
+        )
 
     @SkipManager.annotate_tq(role="rollout_tq", phase="sample")
-    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
-        """Return the next ``batch_size`` prompts that pass, rows ordered by key. Raises PromptsExhausted."""
+    def sample(
+        self, global_steps: int, partition_id: str, batch_size: int
+    ) -> tuple[KVBatchMeta, dict]:
+        """Return the next ``batch_size`` prompts that pass, rows ordered by key. Raises
+        PromptsExhausted."""
         if partition_id == "val":
-            return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+            return super().sample(
+                global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
+            )
 
         refills = 0
         last_report = 0.0
@@ -103,10 +122,13 @@ class PromptFilterReplayBuffer(_PromptFilter):
                     continue
             last_report = self._wait_for_next_poll(partition_id, last_report)
 
-        looked_at, surplus = self._submitted[:examined], self._submitted[examined:]
+        looked_at = self._submitted[:examined]
+        surplus = self._submitted[examined:]
         if len(kept) < batch_size:
             self._accept_shortage(looked_at, len(kept), batch_size)
-        batch = _sort_rows(self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id])))
+        batch = _sort_rows(
+            self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id]))
+        )
         self.acceptance_rate = len(kept) / examined
         metrics = {
             **self.judge.metrics(looked_at),
@@ -121,17 +143,25 @@ class PromptFilterReplayBuffer(_PromptFilter):
         return batch, metrics
 
     def _judge_finished(self, partition_id: str) -> None:
-        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones."""
-        finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self.judge.verdicts.keys()
+        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected
+        ones."""
+        finished = (
+            self.finished_keys[partition_id] | self.failure_keys[partition_id]
+        ) - self.judge.verdicts.keys()
         if finished:
             self.judge.judge(finished, partition_id, self.partitions[partition_id])
             self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _take_first_kept(self, batch_size: int) -> tuple[list[str], int]:
-        """Return prompts to train on from the leading run of judged ones, and how many were examined for them."""
+        """Return prompts to train on from the leading run of judged ones, and how many were
+        examined for them."""
         kept: list[str] = []
         for examined, uid in enumerate(self._submitted):
-            if uid not in self.judge.verdicts or examined == self.max_examined or len(kept) == batch_size:
+            if (
+                uid not in self.judge.verdicts
+                or examined == self.max_examined
+                or len(kept) == batch_size
+            ):
                 return kept, examined
             if self.judge.keeps(uid):
                 kept.append(uid)
@@ -140,18 +170,21 @@ class PromptFilterReplayBuffer(_PromptFilter):
     def _prompts_to_submit(self, batch_size: int, in_flight: int) -> int:
         judged = len(self.judge.verdicts)
         kept = sum(verdict == KEPT for verdict in self.judge.verdicts.values())
-        # The last step's rate counts as much as a quarter of a batch, or the first few verdicts would decide.
+        # The last step's rate counts as much as a quarter of a batch, or the first few verdicts
+        # would decide.
         known = max(4, batch_size // 4)
         rate = (kept + known * self.acceptance_rate) / (judged + known)
         wanted = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
         room = min(self.max_in_flight - in_flight, self.max_examined - len(self._submitted))
-        # Once everything submitted has been judged, something must be submitted or the loop would never end.
+        # Once everything submitted has been judged, something must be submitted or the loop would
+        # never end.
         least = 1 if in_flight == 0 else 0
         return max(min(max(wanted, least), room), 0)
 
 
 class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
-    """Replay buffer of the asynchronous modes. Prompt ids have to sort in the order of submission."""
+    """Replay buffer of the asynchronous modes. Prompt ids have to sort in the order of
+    submission."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -159,12 +192,13 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         self._judged_since_batch: list[str] = []
         self._kept_in_step = 0
 
-    # ---- what verl asks in every round of polling --------------------------------------------------------------
+    # ---- what verl asks in every round of polling ------------------------------------------------
 
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter]:
-        """Return stale, rejected and failed prompts. verl evicts their union and submits as many new ones."""
+        """Return stale, rejected and failed prompts. verl evicts their union and submits as many
+        new ones."""
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
         # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
@@ -177,13 +211,15 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
             self._judged_since_batch.extend(new)
         failed = {uid for uid in terminal if self.judge.verdicts[uid] == FAILED}
         rejected = {uid for uid in terminal if not self.judge.keeps(uid)} - failed
-        # The third place after the sets is for verl's own filter: the rewards that its rejected prompts had in common.
+        # The third place after the sets is for verl's own filter: the rewards that its rejected
+        # prompts had in common.
         return self._stale_terminal_keys(global_steps, partition_id), rejected, failed, Counter()
 
     def _has_enough_samples(
         self, global_steps: int, partition_id: str, batch_size: int, sampleable_keys: set[str]
     ) -> bool:
-        """Decide as verl does, but end the search when ``max_examined`` prompts did not contain enough."""
+        """Decide as verl does, but end the search when ``max_examined`` prompts did not contain
+        enough."""
         if partition_id != "val" and len(sampleable_keys) < batch_size:
             if len(self._judged_since_batch) < self.max_examined:
                 return False
@@ -194,15 +230,20 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _select_prompt_uids(
         self, partition_id: str, sampleable_keys: set[str], batch_size: int
     ) -> tuple[list[str], dict[str, dict], dict[str, int]]:
-        """Return the earliest submitted prompts. verl sorts by step, and leaves ties to the order of a set."""
+        """Return the earliest submitted prompts. verl sorts by step, and leaves ties to the order
+        of a set."""
         _, rollouts, steps = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
         return sorted(sampleable_keys)[:batch_size], rollouts, steps
 
-    # ---- batches -----------------------------------------------------------------------------------------------
+    # ---- batches ---------------------------------------------------------------------------------
 
-    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
+    def sample(
+        self, global_steps: int, partition_id: str, batch_size: int
+    ) -> tuple[KVBatchMeta, dict]:
         """Return the next ``batch_size`` prompts that pass the filter, rows ordered by key."""
-        batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+        batch, metrics = super().sample(
+            global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
+        )
         if partition_id == "val":
             return batch, metrics
         self._kept_in_step += len({transfer.group_uid(key) for key in batch.keys})
@@ -210,13 +251,16 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return _sort_rows(batch), metrics
 
     def step_metrics(self) -> dict[str, float]:
-        """Return what the filter did since the last call: once for a training step, however many batches it has."""
+        """Return what the filter did since the last call: once for a training step, however many
+        batches it has."""
         self._sync_metadata_from_transfer_queue()
         in_system = set(self.prompt_global_steps["train"])
         finished = self.finished_keys["train"] | self.failure_keys["train"]
         metrics: dict[str, float] = {
             "prime/filter/kept": self._kept_in_step,
-            "prime/filter/waiting": sum(uid not in self.judge.verdicts or self.judge.keeps(uid) for uid in finished),
+            "prime/filter/waiting": sum(
+                uid not in self.judge.verdicts or self.judge.keeps(uid) for uid in finished
+            ),
             "prime/filter/in_flight": len(in_system) - len(finished),
         }
         if self._judged_in_step:
@@ -226,10 +270,11 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         self._kept_in_step = 0
         return metrics
 
-    # ---- the trainer's questions -------------------------------------------------------------------------------
+    # ---- the trainer's questions -----------------------------------------------------------------
 
     def count_prompts(self) -> int:
-        """Training prompts in the system: pending, generating, or finished and not yet used or evicted."""
+        """Training prompts in the system: pending, generating, or finished and not yet used or
+        evicted."""
         self._sync_metadata_from_transfer_queue()
         return len(self.prompt_global_steps["train"])
 
@@ -243,9 +288,12 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return len(self.partitions["train"])
 
     def drop_orphans(self) -> None:
-        """Forget rollouts whose prompt is gone: verl saves its store, then clears them; a resume brings them back."""
+        """Forget rollouts whose prompt is gone: verl saves its store, then clears them; a resume
+        brings them back."""
         self._sync_metadata_from_transfer_queue()
         prompts = self.prompt_global_steps["train"]
-        orphans = [key for key in self.partitions["train"] if transfer.group_uid(key) not in prompts]
+        orphans = [
+            key for key in self.partitions["train"] if transfer.group_uid(key) not in prompts
+        ]
         if orphans:
             transfer.clear(orphans, "train")

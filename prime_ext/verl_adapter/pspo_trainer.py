@@ -32,27 +32,35 @@ from prime_ext.verl_adapter.prompt_filter_buffer import POLL_SECONDS
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "prime_ext.json"
-# Batches in a row without a response of two steps that end a run, and the share of these below which the first warns.
+# Batches in a row without a response of two steps that end a run, and the share of these below
+# which the first warns.
 BATCHES_WITHOUT_STEPS = 5
 FEW = 0.5
 
 
 class ScoringFailed(RuntimeError):
-    """Responses could not be scored or have no steps, and ``pspo.on_failure`` or their number ends the run."""
+    """Responses could not be scored or have no steps, and ``pspo.on_failure`` or their number ends
+    the run."""
 
 
-def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings) -> torch.Tensor:
+def token_rewards(
+    info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings
+) -> torch.Tensor:
     """Rewards at the policy's own tokens of a response, ``(T,)`` float32; they sum to its reward.
 
-    A step that ends in a tool's answer is paid at the last own token before; a response without any is paid nothing.
+    A step that ends in a tool's answer is paid at the last own token before; a response without any
+    is paid nothing.
 
-    ``info`` is the manager's, of all tokens. Raises ValueError where it is about another output of the agent loop.
+    ``info`` is the manager's, of all tokens. Raises ValueError where it is about another output of
+    the agent loop.
     """
-    n_tokens, own_T = len(mask_T), mask_T.bool()
+    n_tokens = len(mask_T)
+    own_T = mask_T.bool()
     if info["n_tokens"] != n_tokens:
         raise ValueError(
-            f"the steps of a response of {info['n_tokens']} tokens cannot be paid in one of {n_tokens}, as of an agent "
-            f"loop with several outputs; set pspo.accumulation.reward_position=last_token"
+            f"the steps of a response of {info['n_tokens']} tokens cannot be paid in one of"
+            f" {n_tokens}, as of an agent loop with several outputs; set"
+            " pspo.accumulation.reward_position=last_token"
         )
     reward_T = torch.zeros(n_tokens, dtype=torch.float64)
     if info[FAILURE] or not own_T.any():
@@ -60,25 +68,34 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
     if settings.accumulation is not None and settings.accumulation.reward_position == "tokens":
         reward_T[own_T] = info["score"] / int(own_T.sum())
     else:
-        end_S = find_valid_ends(torch.tensor(json.loads(info["step_ends"]), dtype=torch.long), own_T)
+        end_S = find_valid_ends(
+            torch.tensor(json.loads(info["step_ends"]), dtype=torch.long), own_T
+        )
         # Steps that share a token are all paid there.
-        reward_T.index_add_(0, end_S, torch.tensor(json.loads(info["step_rewards"]), dtype=torch.float64))
+        reward_T.index_add_(
+            0, end_S, torch.tensor(json.loads(info["step_rewards"]), dtype=torch.float64)
+        )
     return reward_T.float()
 
 
 def find_scored_rows(
     uids: Sequence[str], infos: Sequence[Mapping[str, Any]], settings: PSPOSettings, compares: bool
 ) -> list[int]:
-    """Return the numbers of the responses to train on, from their prompts and the manager's extra info.
+    """Return the numbers of the responses to train on, from their prompts and the manager's extra
+    info.
 
-    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped leaves too. Raises
-    ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is left.
+    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped
+    leaves too. Raises ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is
+    left.
     """
     failed = [bool(info[FAILURE]) for info in infos]
     if not any(failed):
         return list(range(len(infos)))
     detail = next(info["failure_detail"] for info, lost in zip(infos, failed, strict=True) if lost)
-    problem = f"{sum(failed)} of {len(failed)} responses could not be scored, the first because of: {detail}"
+    problem = (
+        f"{sum(failed)} of {len(failed)} responses could not be scored, the first because of:"
+        f" {detail}"
+    )
     if settings.on_failure == "stop":
         raise ScoringFailed(f"{problem}; pspo.on_failure is stop")
     if sum(failed) / len(failed) > WARN_RATE:
@@ -95,29 +112,36 @@ def find_scored_rows(
 
 
 def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], splitter: str) -> str:
-    """Return how few responses have two steps, and in how many other splitters find them, the best first."""
+    """Return how few responses have two steps, and in how many other splitters find them, the best
+    first."""
     counts = {name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS}
     several = sum(info["n_steps"] > 1 for info in infos)
-    better = sorted((name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True)
+    better = sorted(
+        (name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True
+    )
     found = ", ".join(f"pspo.steps={name} in {counts[name]}" for name in better)
     more = f"there are two with {found}" if found else "no splitter by name finds more"
     return (
-        f"{several} of {len(infos)} responses have two steps with pspo.steps={splitter}, and one step alone "
-        f"is paid nothing; {more}; or set a pattern, delimiters, or pspo.accumulation.single_step=keep"
+        f"{several} of {len(infos)} responses have two steps with pspo.steps={splitter}, and one"
+        f" step alone is paid nothing; {more}; or set a pattern, delimiters, or"
+        " pspo.accumulation.single_step=keep"
     )
 
 
 class PSPOTrainerMixin(GuardedRunMixin):
-    """Mixin that gives a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
+    """Mixin that gives a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the
+    rewards.
 
-    Responses without a reward leave the batch, rewards are paid at steps or tokens, and the manager's findings become
-    metrics. Rows keep the order of the data; checkpoints hold the adaptive coefficient of the KL penalty.
+    Responses without a reward leave the batch, rewards are paid at steps or tokens, and the
+    manager's findings become metrics. Rows keep the order of the data; checkpoints hold the
+    adaptive coefficient of the KL penalty.
     """
 
     def __init__(self, config: DictConfig):
         self.pspo, _ = read_pspo_sections(config)
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
+            # verl compares the mode with its own names to decide between synchronous and
+            # asynchronous behavior.
             config.trainer.v1.trainer_mode = get_base_mode(config)
         shard_over_all_ranks(config)
         super().__init__(config)
@@ -136,11 +160,16 @@ class PSPOTrainerMixin(GuardedRunMixin):
         refuse(check_amount(self.config, len(self.train_dataset)))
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Return the next prompts, with ids that repeat when the run is repeated and sort as the prompts do."""
+        """Return the next prompts, with ids that repeat when the run is repeated and sort as the
+        prompts do."""
         prompts = super()._fetch_one_gen_batch()
-        step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
+        step, first = (
+            self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
+        )
         self._fetched = (step, first + len(prompts))
-        set_uids(prompts, [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))])
+        set_uids(
+            prompts, [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))]
+        )
         return prompts
 
     def _save_more(self, folder: Path) -> None:
@@ -155,15 +184,21 @@ class PSPOTrainerMixin(GuardedRunMixin):
         if path.exists():
             self.kl_ctrl_in_reward.value = read_json(path)["kl_coefficient"]
         else:
-            logger.warning("%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again", path)
+            logger.warning(
+                "%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again",
+                path,
+            )
 
     def _check_steps(self, store: RolloutStore, infos: Sequence[Mapping[str, Any]]) -> None:
-        """Warn in the first batch where few responses have two steps. Raises ``ScoringFailed`` where none has."""
+        """Warn in the first batch where few responses have two steps. Raises ``ScoringFailed``
+        where none has."""
         several = sum(info["n_steps"] > 1 for info in infos)
         first = self._without_steps is None
         self._without_steps = 0 if several else (self._without_steps or 0) + 1
         ends = self._without_steps >= BATCHES_WITHOUT_STEPS
-        if not self.pspo.zeroes_single_steps or not (ends or (first and several < FEW * len(infos))):
+        if not self.pspo.zeroes_single_steps or not (
+            ends or (first and several < FEW * len(infos))
+        ):
             return
         ids = store.fetch_rows("responses")["responses"]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -172,7 +207,9 @@ class PSPOTrainerMixin(GuardedRunMixin):
             raise ScoringFailed(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
         logger.warning("%s", advice)
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:
+    def _balance_batch(
+        self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any
+    ) -> KVBatchMeta:
         """Balance, and fill up, the responses that count."""
         store = RolloutStore(batch)
         store = store.select(sorted(range(len(store)), key=store.keys.__getitem__))
@@ -180,13 +217,20 @@ class PSPOTrainerMixin(GuardedRunMixin):
         metrics.update(pspo_metrics(infos))
         self._check_steps(store, infos)
         uids = [group_uid(key) for key in store.keys]
-        rows = find_scored_rows(uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS)
+        rows = find_scored_rows(
+            uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS
+        )
         metrics["pspo/dropped"] = len(store) - len(rows)
         if len(rows) < len(store):
-            every, store, infos = set(store.keys), store.select(rows), [infos[row] for row in rows]
+            every = set(store.keys)
+            store = store.select(rows)
+            infos = [infos[row] for row in rows]
             clear(sorted(every - set(store.keys)), batch.partition_id)
         if self.pspo.pays_tokens:
             masks = store.fetch_rows("response_mask")["response_mask"]
-            rewards = [token_rewards(info, mask_T, self.pspo) for info, mask_T in zip(infos, masks, strict=True)]
+            rewards = [
+                token_rewards(info, mask_T, self.pspo)
+                for info, mask_T in zip(infos, masks, strict=True)
+            ]
             store.write(rm_scores=torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True))
         return super()._balance_batch(store.batch, metrics, *args, **keywords)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's tool agent loop for tools that cannot be trusted: ``rollout.agent.default_agent_loop=bounded_tool_agent``.
+"""verl's tool agent loop for tools that cannot be trusted:
+``rollout.agent.default_agent_loop=bounded_tool_agent``.
 
-verl waits for a tool as long as it takes, and gives the policy whatever it returns. Here a call has a time limit, even
-if it blocks its thread; its answer opens or closes no turn; and a trajectory counts what became of its calls in
-``extra_fields["tool_calls"]``. For another time limit, ``rollout.agent.agent_loop_config_path``:
+verl waits for a tool as long as it takes, and gives the policy whatever it returns. Here a call has
+a time limit, even if it blocks its thread; its answer opens or closes no turn; and a trajectory
+counts what became of its calls in ``extra_fields["tool_calls"]``. For another time limit,
+``rollout.agent.agent_loop_config_path``:
 
     - name: bounded_tool_agent
       _target_: prime_ext.verl_adapter.tool_agent_loop.BoundedToolAgentLoop
@@ -28,7 +30,8 @@ from verl.tools.schemas import ToolResponse
 LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
-# Calls; those with an unknown tool, arguments not JSON, a tool error or no answer in time; answers cut, and cleaned.
+# Calls; those with an unknown tool, arguments not JSON, a tool error or no answer in time; answers
+# cut, and cleaned.
 COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned")
 FAILED = ("unknown", "no_json", "raised", "timeout")
 # Threads of one tool that may hang forever; after that it is not called any more.
@@ -50,7 +53,8 @@ class ToolThread:
         threading.Thread(target=self._loop.run_forever, name="tool", daemon=True).start()
 
     async def run(self, call: Coroutine[Any, Any, _Result], seconds: float) -> _Result:
-        """Return what the call returns. Raises ``asyncio.TimeoutError`` after the time, or if too many calls hang."""
+        """Return what the call returns. Raises ``asyncio.TimeoutError`` after the time, or if too
+        many calls hang."""
         if self.hanging >= MOST_HANGING:
             call.close()
             raise asyncio.TimeoutError
@@ -79,14 +83,18 @@ async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
 
 @cache  # verl makes a loop for every trajectory, all with the same tokenizer
 def build_token_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
-    """Build the pattern of what the tokenizer would read as a special or added token; None if it has none."""
-    tokens = {token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())}
+    """Build the pattern of what the tokenizer would read as a special or added token; None if it
+    has none."""
+    tokens = {
+        token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())
+    }
     words = sorted((re.escape(token) for token in tokens if len(token) > 1), key=len, reverse=True)
     return re.compile("|".join(words)) if words else None
 
 
 def clean(text: str, tokens: re.Pattern[str] | None) -> str:
-    """Replace lone surrogates and control characters but line ends and tabs by U+FFFD, and break up tokens.
+    """Replace lone surrogates and control characters but line ends and tabs by U+FFFD, and break up
+    tokens.
 
     In whatever looks like a token, such as ``<|im_end|>``, a space follows the first character.
     """
@@ -104,7 +112,8 @@ _threads: dict[int, tuple[Any, ToolThread]] = {}
 
 @register(LOOP_NAME)
 class BoundedToolAgentLoop(ToolAgentLoop):
-    """verl's ``tool_agent``, with a time limit for one call, from making the tool's instance to its answer."""
+    """verl's ``tool_agent``, with a time limit for one call, from making the tool's instance to its
+    answer."""
 
     def __init__(self, *args: Any, tool_timeout_seconds: float = 60.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,7 +143,13 @@ class BoundedToolAgentLoop(ToolAgentLoop):
         except asyncio.TimeoutError:
             counts["timeout"] += 1
             _logger.warning("The tool %s did not answer within %g seconds.", name, self._seconds)
-            return ToolResponse(text=f"Error: {name} did not answer within {self._seconds:g} seconds."), 0.0, {}
+            return (
+                ToolResponse(
+                    text=f"Error: {name} did not answer within {self._seconds:g} seconds."
+                ),
+                0.0,
+                {},
+            )
         text = answer[0].text or ""
         counts["raised"] += text.startswith(f"Error executing tool '{name}'")
         counts["truncated"] += len(text) > self.max_tool_response_length

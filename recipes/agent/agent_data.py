@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the data of the agent: ``train`` and ``test`` in verl's RL schema, ``sft`` as conversations.
+"""Write the data of the agent: ``train`` and ``test`` in verl's RL schema, ``sft`` as
+conversations.
 
 python -m recipes.agent.agent_data --output-dir outputs/agent_quickstart/data
 """
@@ -9,7 +10,12 @@ from pathlib import Path
 
 from recipes.agent import calculator_task as task
 from recipes.command_line import read_options
-from recipes.quickstart.quickstart_data import MISCONCEPTION_SEED, conversation, rl_rows, write_splits
+from recipes.quickstart.quickstart_data import (
+    MISCONCEPTION_SEED,
+    conversation,
+    rl_rows,
+    write_splits,
+)
 
 
 def write_data(
@@ -27,12 +33,18 @@ def write_data(
         split: rl_rows(split, task.generate_problems(split, size, seed), task.DATA_SOURCE)
         for split, size in sizes.items()
     }
-    table, rng = task.draw_misconceptions(mean_error, MISCONCEPTION_SEED), random.Random(f"episodes-{seed}")
+    table = task.draw_misconceptions(mean_error, MISCONCEPTION_SEED)
+    rng = random.Random(f"episodes-{seed}")
     rows["sft"] = [
         conversation(problem, *task.demonstrate(problem, table, rng=rng))
         for problem in task.generate_problems("sft", sft_size, seed)
     ]
-    settings = {"mean_error": mean_error, "gives_up": task.GIVES_UP, "times_out": task.TIMES_OUT, "seed": seed}
+    settings = {
+        "mean_error": mean_error,
+        "gives_up": task.GIVES_UP,
+        "times_out": task.TIMES_OUT,
+        "seed": seed,
+    }
     write_splits(output_dir, rows, settings)
 
 

@@ -17,22 +17,33 @@ from recipes.quickstart.evaluate import Piece, ScoredResponse, score_tokens
 from recipes.quickstart.run_report import describe_results, read_run, report_run
 
 EXPLANATION = (
-    "The agent is given a number and operations to apply from left to right, and calls a calculator, which fails one "
-    "time in ten whatever is asked. The last number it boxes is judged, nothing else. The process reward model (PRM) "
-    "never saw which call is right: it was trained during the run to tell right answers from wrong ones. The reward of "
-    "a turn is the sum of r = beta (log pi_prm - log pi_ref) over the agent's tokens in it, beta = {beta:g}. What the "
-    "calculator says is read, never rewarded.",
-    "A call without a result is underlined. It counts as a wrong step unless the calculator took too long.",
+    (
+        "The agent is given a number and operations to apply from left to right, and calls a"
+        " calculator, which fails one time in ten whatever is asked. The last number it boxes is"
+        " judged, nothing else. The process reward model (PRM) never saw which call is right: it"
+        " was trained during the run to tell right answers from wrong ones. The reward of a turn is"
+        " the sum of r = beta (log pi_prm - log pi_ref) over the agent's tokens in it, beta ="
+        " {beta:g}. What the calculator says is read, never rewarded."
+    ),
+    (
+        "A call without a result is underlined. It counts as a wrong step unless the calculator"
+        " took too long."
+    ),
 )
 
 
 def score_episode(
-    prm: PreTrainedModel, reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, episode: Episode, beta: float
+    prm: PreTrainedModel,
+    reference: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    episode: Episode,
+    beta: float,
 ) -> ScoredResponse:
     """Sum the process rewards over the policy's tokens of each turn."""
     reward_T = score_tokens(prm, reference, episode.prompt_ids, episode.response_ids, beta)
     turns: list[Piece] = []
-    first, own = 0, episode.own
+    first = 0
+    own = episode.own
     for place in range(1, len(own) + 1):
         if place < len(own) and own[place] == own[first]:
             continue
@@ -56,12 +67,17 @@ def report(run_dir: Path) -> dict[str, Any]:
     run = read_run(run_dir)
 
     def score(folder, name, problems, prm, reference, tokenizer, beta) -> list[ScoredResponse]:
-        episodes = play(folder, problems, seed=int(run.settings["SEED"]) + 1, temperature=1.0, name=name)
+        episodes = play(
+            folder, problems, seed=int(run.settings["SEED"]) + 1, temperature=1.0, name=name
+        )
         return [score_episode(prm, reference, tokenizer, episode, beta) for episode in episodes]
 
     def draw_calls(top, bottom) -> None:
         draw_smoothed(
-            bottom, *measure_failed_calls(run.metrics), ORANGE, label="calls without a result (mean of 10 steps)"
+            bottom,
+            *measure_failed_calls(run.metrics),
+            ORANGE,
+            label="calls without a result (mean of 10 steps)",
         )
 
     calls = {
@@ -75,11 +91,15 @@ def report(run_dir: Path) -> dict[str, Any]:
 def text(run_dir: Path, summary: dict[str, Any]) -> str:
     """Write what a reader should know about the run, in a few lines."""
     before, after = (
-        f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %" for calls in summary["calls"].values()
+        f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %"
+        for calls in summary["calls"].values()
     )
     lines = [
         f"Calls per episode, and calls without a result: {before}  ->  {after}",
-        "The model starts low by design: it imitated demonstrators who misuse their calculator and give up. One",
+        (
+            "The model starts low by design: it imitated demonstrators who misuse their calculator"
+            " and give up. One"
+        ),
         "call in ten fails whatever the agent does. Only the last number is judged.",
     ]
     return describe_results(run_dir, summary, lines)

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The agent's task: calculations that the tiny model cannot do by itself, with a calculator that sometimes fails.
+r"""The agent's task: calculations that the tiny model cannot do by itself, with a calculator that
+sometimes fails.
 
-A prompt is a number of two digits and 1 to 5 operations, applied from left to right: ``37+8*7-9?``. The agent calls
-the calculator for one operation a turn and boxes the last value, so that a clean episode has 2 to 6 turns:
+A prompt is a number of two digits and 1 to 5 operations, applied from left to right: ``37+8*7-9?``.
+The agent calls the calculator for one operation a turn and boxes the last value, so that a clean
+episode has 2 to 6 turns:
 
     37+8*7-9?   [37+8] 45   [45*7] 315   [315-9] 306   \boxed{306}
 
-(a call is what verl's parser ``hermes`` reads, and in brackets here). The warm start imitates *noisy demonstrators* on
-purpose. For each of the 24 operations they have a probability of a mistake, from a Beta distribution, and one kind of
-it: another operator, another number, passing over the operation, or a call that cannot be read. After a call that
-failed they may give up and box the value they have. None of this is told to the learner: only the last value is judged.
+(a call is what verl's parser ``hermes`` reads, and in brackets here). The warm start imitates
+*noisy demonstrators* on purpose. For each of the 24 operations they have a probability of a
+mistake, from a Beta distribution, and one kind of it: another operator, another number, passing
+over the operation, or a call that cannot be read. After a call that failed they may give up and box
+the value they have. None of this is told to the learner: only the last value is judged.
 
-The tokenizer has a token per printable ASCII character, and one each for what is always written alike: ``\boxed{``, and
-both ends of a call and of an answer.
+The tokenizer has a token per printable ASCII character, and one each for what is always written
+alike: ``\boxed{``, and both ends of a call and of an answer.
 """
 
 import json
@@ -38,12 +41,15 @@ KINDS = ("operator", "operand", "skip", "unreadable")
 _APPLY = {"+": operators.add, "-": operators.sub, "*": operators.mul}
 OPERANDS = range(2, 10)
 OPERATIONS = [(operator, operand) for operator in _APPLY for operand in OPERANDS]
-# How often demonstrators box the value so far after a call that failed, and how often the calculator fails.
-GIVES_UP, TIMES_OUT = 0.5, 0.1
+# How often demonstrators box the value so far after a call that failed, and how often the
+# calculator fails.
+GIVES_UP = 0.5
+TIMES_OUT = 0.1
 
 _CALL = json.dumps({"name": SCHEMA["function"]["name"], "arguments": {"expression": "|"}})
 CALL_OPEN, CALL_CLOSE = f"<tool_call>{_CALL}</tool_call>".split("|")
-ANSWER_OPEN, ANSWER_CLOSE = "<tool_response>", "</tool_response>"
+ANSWER_OPEN = "<tool_response>"
+ANSWER_CLOSE = "</tool_response>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] in ('user', 'system') %}{{ bos_token + message['content'] }}"
@@ -58,7 +64,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     """Build the tokenizer of the agent, with its chat template; it has 105 tokens."""
     special = (quickstart_model.PAD, quickstart_model.BOS, quickstart_model.EOS, "<unk>")
     vocabulary = [*special, "\n", *map(chr, range(32, 127)), "\\boxed{"]
-    tokenizer = quickstart_model.build_tokenizer(vocabulary, CHAT_TEMPLATE, MAX_LENGTH, unknown="<unk>")
+    tokenizer = quickstart_model.build_tokenizer(
+        vocabulary, CHAT_TEMPLATE, MAX_LENGTH, unknown="<unk>"
+    )
     parts = (CALL_OPEN, CALL_CLOSE, ANSWER_OPEN, ANSWER_CLOSE)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in parts])
     return tokenizer
@@ -72,7 +80,8 @@ class CalculatorProblem(NamedTuple):
 
     @property
     def prompt(self) -> str:
-        return f"{self.start}{''.join(f'{operator}{operand}' for operator, operand in self.operations)}?"
+        operations = (f"{operator}{operand}" for operator, operand in self.operations)
+        return f"{self.start}{''.join(operations)}?"
 
     @property
     def values(self) -> list[int]:
@@ -88,16 +97,21 @@ class CalculatorProblem(NamedTuple):
 
 
 def generate_problems(split: str, count: int, seed: int) -> list[CalculatorProblem]:
-    """Draw different problems of a split, all values between 1 and 9999; the number of operations is uniform.
+    """Draw different problems of a split, all values between 1 and 9999; the number of operations
+    is uniform.
 
     Chains of five operations are fewer: more of them leave the range.
     """
     rng = random.Random(f"{split}-{seed}")
     problems: dict[str, CalculatorProblem] = {}
     while len(problems) < count:
-        start, length = rng.randint(10, 99), rng.choice(LENGTHS)
+        start = rng.randint(10, 99)
+        length = rng.choice(LENGTHS)
         problem = CalculatorProblem(start, tuple(rng.choices(OPERATIONS, k=length)))
-        if all(1 <= value < 10**MOST_DIGITS for value in problem.values) and get_split(problem.prompt, SPLITS) == split:
+        if (
+            all(1 <= value < 10**MOST_DIGITS for value in problem.values)
+            and get_split(problem.prompt, SPLITS) == split
+        ):
             problems[problem.prompt] = problem
     return list(problems.values())
 
@@ -110,9 +124,13 @@ class CalculatorMisconception(NamedTuple):
     instead: tuple[str, int]
 
 
-def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], CalculatorMisconception]:
-    """Draw one per operation; how often as in the quickstart's task, with a ValueError for a mean outside [0, 1)."""
-    rng, table = random.Random(seed), {}
+def draw_misconceptions(
+    mean_error: float, seed: int
+) -> dict[tuple[str, int], CalculatorMisconception]:
+    """Draw one per operation; how often as in the quickstart's task, with a ValueError for a mean
+    outside [0, 1)."""
+    rng = random.Random(seed)
+    table = {}
     for number, operation in enumerate(OPERATIONS):
         probability = error_probability(mean_error, rng)
         operator, operand = operation
@@ -135,8 +153,8 @@ def demonstrate(
 ) -> list[dict[str, str]]:
     """Write an episode of a noisy demonstrator, as messages without the user's.
 
-    After a call that failed, the demonstrator boxes the value so far with probability ``gives_up``, and after two
-    failures always. The calculator fails with probability ``times_out``.
+    After a call that failed, the demonstrator boxes the value so far with probability ``gives_up``,
+    and after two failures always. The calculator fails with probability ``times_out``.
     """
     messages: list[dict[str, str]] = []
 
@@ -159,7 +177,11 @@ def demonstrate(
         if mistaken and fact.kind == "skip":
             continue
         operator, operand = fact.instead if mistaken else operation
-        written = f"{value}{operator}" if mistaken and fact.kind == "unreadable" else f"{value}{operator}{operand}"
+        written = (
+            f"{value}{operator}"
+            if mistaken and fact.kind == "unreadable"
+            else f"{value}{operator}{operand}"
+        )
         result = call(written)
         if result is None and rng.random() >= gives_up:
             result = call(f"{value}{operator}{operand}")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Play episodes of a model with its tools, by the agent loop that training uses, and measure how good they are.
+"""Play episodes of a model with its tools, by the agent loop that training uses, and measure how
+good they are.
 
     python -m recipes.agent.play --model outputs/agent_quickstart/sft \
-        --data outputs/agent_quickstart/data/test.parquet --output outputs/agent_quickstart/evaluation_before.json
+        --data outputs/agent_quickstart/data/test.parquet \\
+            --output outputs/agent_quickstart/evaluation_before.json
 """
 
 import os
@@ -35,7 +37,13 @@ from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
 from prime_ext.verl_adapter.cpu.seeded_loop import SeededToolAgentLoop
 from prime_ext.verl_adapter.tool_agent_loop import FAILED
 from prime_ext.verl_adapter.tool_agent_loop import FIELD as CALLS
-from recipes.quickstart.evaluate import HeldOutProblem, accuracy, evaluate_decodings, load_problems, write_evaluation
+from recipes.quickstart.evaluate import (
+    HeldOutProblem,
+    accuracy,
+    evaluate_decodings,
+    load_problems,
+    write_evaluation,
+)
 from recipes.run_statistics import series
 
 TOOLS = Path(__file__).parent / "tools.yaml"
@@ -43,7 +51,8 @@ OVERRIDES = Path(__file__).parent / "rollout.txt"
 
 
 class Episode(NamedTuple):
-    """An episode: what the policy and its tools wrote, and whether the verifier finds the answer."""
+    """An episode: what the policy and its tools wrote, and whether the verifier finds the
+    answer."""
 
     problem: HeldOutProblem
     prompt_ids: list[int]
@@ -56,20 +65,29 @@ class Episode(NamedTuple):
 
 
 def play(
-    model: str | Path, problems: Sequence[HeldOutProblem], *, seed: int, temperature: float, name: str = "episodes"
+    model: str | Path,
+    problems: Sequence[HeldOutProblem],
+    *,
+    seed: int,
+    temperature: float,
+    name: str = "episodes",
 ) -> list[Episode]:
-    """Play one episode for each problem; temperature 0 is greedy. The same seed gives the same episodes."""
+    """Play one episode for each problem; temperature 0 is greedy. The same seed gives the same
+    episodes."""
     folder = find_model(str(Path(model).resolve()))
     words = [f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.rollout.seed={seed}"]
     words.append("actor_rollout_ref.rollout.load_format=auto")
     config = compose_config("prime_trainer_cpu", [*OVERRIDES.read_text().split(), *words])
-    tokenizer, rollout = AutoTokenizer.from_pretrained(folder), config.actor_rollout_ref.rollout
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rollout = config.actor_rollout_ref.rollout
     model_config = HFModelConfig(path=str(folder), override_config={"attn_implementation": "sdpa"})
     server = TransformersServer(rollout, model_config)
     with contextlib.redirect_stdout(None):  # tools print their schema
         tools = load_all_tools(str(TOOLS), None)
 
-    async def generate(request_id: str, *, prompt_ids: list[int], sampling_params: dict, **_: Any) -> TokenOutput:
+    async def generate(
+        request_id: str, *, prompt_ids: list[int], sampling_params: dict, **_: Any
+    ) -> TokenOutput:
         return await server.generate(prompt_ids, sampling_params, request_id)
 
     async def play_one(index: int, problem: HeldOutProblem) -> Episode:
@@ -85,7 +103,9 @@ def play(
         )
         prompt = [{"role": "user", "content": problem.prompt}]
         sampling = {"temperature": temperature, "logprobs": False}
-        output = await loop.run(sampling, raw_prompt=prompt, global_steps=0, session_id=0, index=index)
+        output = await loop.run(
+            sampling, raw_prompt=prompt, global_steps=0, session_id=0, index=index
+        )
         # As in training: the verifier reads the complete response.
         text = tokenizer.decode(output.response_ids, skip_special_tokens=True)
         counts = output.extra_fields.get(CALLS, {})
@@ -98,17 +118,22 @@ def play(
             text=text,
             right=outcome_reward(text, problem.ground_truth) == 1.0,
             calls=counts.get("calls", 0),
-            failed=sum(counts.get(kind, 0) for kind in FAILED) + sum(outcomes.values()) - outcomes.get("result", 0),
+            failed=sum(counts.get(kind, 0) for kind in FAILED)
+            + sum(outcomes.values())
+            - outcomes.get("result", 0),
         )
 
     async def play_all() -> list[Episode]:
-        return await tqdm.gather(*(play_one(*item) for item in enumerate(problems)), desc=name, unit="episode")
+        return await tqdm.gather(
+            *(play_one(*item) for item in enumerate(problems)), desc=name, unit="episode"
+        )
 
     return asyncio.run(play_all())
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Return the accuracy with its standard error, calls per episode, the share of failed calls, and tokens."""
+    """Return the accuracy with its standard error, calls per episode, the share of failed calls,
+    and tokens."""
     calls = sum(episode.calls for episode in episodes)
     return {
         **accuracy([episode.right for episode in episodes]),
@@ -118,7 +143,9 @@ def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
-def measure_failed_calls(metrics: Mapping[int, Mapping[str, float]]) -> tuple[np.ndarray, np.ndarray]:
+def measure_failed_calls(
+    metrics: Mapping[int, Mapping[str, float]],
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps, and the share of calls of the calculator that had no result."""
     counts = {name: series(metrics, f"agent/{OUTCOMES_FIELD}/{name}") for name in OUTCOMES}
     every_S = np.sum([values for _, values in counts.values()], axis=0)

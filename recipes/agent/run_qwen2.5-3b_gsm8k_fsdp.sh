@@ -7,8 +7,9 @@
 #   TOOLS=my_tools.yaml bash recipes/agent/run_qwen2.5-3b_gsm8k_fsdp.sh        # other tools, a search for instance
 #   DRY_RUN=1 N_GPUS=1 bash recipes/agent/run_qwen2.5-3b_gsm8k_fsdp.sh         # memory, time and disk space, without a GPU
 #
-# The run is that of recipes/prime_gsm8k.sh, whose knobs this takes too. Programs run in this package's sandbox (prime_ext doctor
-# says whether the machine can confine them). A tool has 60 seconds a call (docs/explanation/turns.md: another limit).
+# The run is that of recipes/prime_gsm8k.sh, whose knobs this takes too. Programs run in this
+# package's sandbox (prime_ext doctor says whether the machine can confine them). A tool has 60
+# seconds a call (docs/explanation/turns.md: another limit).
 # verl 0.9.1's wheel has the loop and the parsers of tool calls, and no tools of its own.
 #
 # NEVER RUN ON A GPU: composed, checked and planned by a test on the CPU.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The training run of the agent, through verl, on the CPU: the quickstart's, with verl's tool agent loop.
+# The training run of the agent, through verl, on the CPU: the quickstart's, with verl's tool agent
+# loop.
 #
 #   bash recipes/agent/train.sh RUN_DIR DATA_DIR MODEL [verl overrides ...]
 #

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On-policy distillation on GSM8K: Qwen2.5-0.5B-Instruct learns from Qwen2.5-Math-7B-Instruct, on 8 GPUs of 80 GB or one.
+# On-policy distillation on GSM8K: Qwen2.5-0.5B-Instruct learns from Qwen2.5-Math-7B-Instruct, on 8
+# GPUs of 80 GB or one.
 #
 #   bash recipes/distill/run_qwen2.5-0.5b_gsm8k_fsdp.sh [verl overrides ...]
 #   TEACHER=/models/any-with-the-same-tokens bash recipes/distill/run_qwen2.5-0.5b_gsm8k_fsdp.sh
 #   DRY_RUN=1 N_GPUS=1 bash recipes/distill/run_qwen2.5-0.5b_gsm8k_fsdp.sh   # memory, time and disk space, without a GPU
 #
-# The run is that of recipes/prime_gsm8k.sh, whose knobs this takes too. The published accuracies of the two on GSM8K are 49.6
-# and 95.2 %; what distillation reaches here has not been measured.
+# The run is that of recipes/prime_gsm8k.sh, whose knobs this takes too. The published accuracies of
+# the two on GSM8K are 49.6 and 95.2 %; what distillation reaches here has not been measured.
 #
 # NEVER RUN ON A GPU: composed, checked and planned by a test on the CPU.
 set -euo pipefail

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On-policy distillation on the CPU: the quickstart's warm start learns from the model that the quickstart trained.
+# On-policy distillation on the CPU: the quickstart's warm start learns from the model that the
+# quickstart trained.
 #
 #   bash recipes/quickstart_cpu.sh                                   the teacher, outputs/quickstart/policy
 #   bash recipes/distill/student_cpu.sh [verl overrides ...]         the student, in about 5 minutes
 #   bash recipes/distill/student_cpu.sh prime.outcome.coefficient=1  ... and the verifier's outcome on top
 #
-# No gold answer is needed for the first; accuracies are measured on the quickstart's held-out problems. Started again, it
-# resumes. Knobs (environment): TEACHER STUDENT DATA OUT SEED STEPS PROMPTS ROLLOUTS LR PYTHON
+# No gold answer is needed for the first; accuracies are measured on the quickstart's held-out
+# problems. Started again, it resumes. Knobs (environment): TEACHER STUDENT DATA OUT SEED STEPS
+# PROMPTS ROLLOUTS LR PYTHON
 set -euo pipefail
 
 # shellcheck source=recipes/cpu.sh

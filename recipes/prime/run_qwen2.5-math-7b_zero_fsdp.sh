@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PRIME from a base model without SFT ("Zero", arXiv 2502.01456): Qwen2.5-Math-7B, or with SIZE=32b Qwen2.5-32B on 4 nodes.
+# PRIME from a base model without SFT ("Zero", arXiv 2502.01456): Qwen2.5-Math-7B, or with SIZE=32b
+# Qwen2.5-32B on 4 nodes.
 #
 #   bash recipes/prime/run_qwen2.5-math-7b_zero_fsdp.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too; the paper names no others for Zero. It
-# says that 7B passes Qwen2.5-Math-7B-Instruct within 32 steps, 32B its counterpart within 16, and that both are saturated
-# after about 50, as responses lose their diversity. Base models have a chat template of their own on the hub; another one:
+# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too; the paper names no
+# others for Zero. It says that 7B passes Qwen2.5-Math-7B-Instruct within 32 steps, 32B its
+# counterpart within 16, and that both are saturated after about 50, as responses lose their
+# diversity. Base models have a chat template of their own on the hub; another one:
 # actor_rollout_ref.model.custom_chat_template.
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of a policy, how many steps its solutions have and of what kind, and how a step reward model scores them.
+"""Accuracy of a policy, how many steps its solutions have and of what kind, and how a step reward
+model scores them.
 
     python -m recipes.pspo_wrs.measure --model RUN/sft --step-rm RUN/step_rm_honest/model \
         --data RUN/data/test.parquet --output RUN/before.json
 
-One response per held-out problem, at temperature 1 (seeded): the distribution that training rewards.
+One response per held-out problem, at temperature 1 (seeded): the distribution that training
+rewards.
 """
 
 from collections import Counter, defaultdict
@@ -21,12 +23,19 @@ from prime_ext.step_rm.scorers.protocol import Chain, StepScores
 from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.utils.files import write_json
 from recipes.command_line import read_options
-from recipes.pspo_wrs.pspo_data import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
+from recipes.pspo_wrs.pspo_data import (
+    MAX_RESPONSE_LENGTH,
+    SUPERFLUOUS,
+    USEFUL,
+    WRONG,
+    Step,
+    check_steps,
+)
 from recipes.quickstart.evaluate import accuracy, load_model, load_problems, respond
 from recipes.run_statistics import standard_errors
 
-# A chain of more steps is long. The longest problem needs five, and less than 5 % of the human-labeled chains of PSPO
-# have more than eight.
+# A chain of more steps is long. The longest problem needs five, and less than 5 % of the
+# human-labeled chains of PSPO have more than eight.
 LONG = 8
 KINDS = (USEFUL, SUPERFLUOUS, WRONG)
 
@@ -35,9 +44,10 @@ def describe_steps(steps: Sequence[Sequence[Step]]) -> dict[str, Any]:
     """Count steps and their kinds.
 
     Returns:
-        ``mean`` and ``standard_error`` of the number of steps, ``histogram`` (number of steps to responses), ``long``
-        (the share of responses with more than :data:`LONG` steps), and ``kinds``, the mean number of steps of each kind
-        in a response; steps after a wrong one count as what they are themselves.
+        ``mean`` and ``standard_error`` of the number of steps, ``histogram`` (number of steps to
+        responses), ``long`` (the share of responses with more than :data:`LONG` steps), and
+        ``kinds``, the mean number of steps of each kind in a response; steps after a wrong one
+        count as what they are themselves.
     """
     counts = np.array([len(of_response) for of_response in steps])
     kinds = Counter(step.kind for of_response in steps for step in of_response)
@@ -50,9 +60,13 @@ def describe_steps(steps: Sequence[Sequence[Step]]) -> dict[str, Any]:
     }
 
 
-def describe_scores(steps: Sequence[Sequence[Step]], scores: Sequence[StepScores]) -> dict[str, Any]:
-    """Return the mean over responses of the geometric mean of their step scores, and the mean score of each kind."""
-    by_kind, geometric = defaultdict(list), []
+def describe_scores(
+    steps: Sequence[Sequence[Step]], scores: Sequence[StepScores]
+) -> dict[str, Any]:
+    """Return the mean over responses of the geometric mean of their step scores, and the mean score
+    of each kind."""
+    by_kind = defaultdict(list)
+    geometric = []
     for of_response, scored in zip(steps, scores, strict=True):
         for step, score in zip(of_response, scored.scores, strict=True):
             by_kind[step.kind].append(score)
@@ -62,13 +76,15 @@ def describe_scores(steps: Sequence[Sequence[Step]], scores: Sequence[StepScores
     return {"score": float(np.mean(geometric)), "score_by_kind": by_kind_mean}
 
 
-def measure(model: Path, data: Path, step_rm: Path, *, limit: int | None = None, seed: int = 0) -> dict[str, Any]:
+def measure(
+    model: Path, data: Path, step_rm: Path, *, limit: int | None = None, seed: int = 0
+) -> dict[str, Any]:
     """Measure a policy.
 
     Returns:
-        ``accuracy``, its ``standard_error`` and ``outcomes`` (1 or 0 per problem); ``cut_off``, the share of responses
-        that reached the length limit; ``steps``, see :func:`describe_steps`; ``score`` and ``score_by_kind``, see
-        :func:`describe_scores`.
+        ``accuracy``, its ``standard_error`` and ``outcomes`` (1 or 0 per problem); ``cut_off``, the
+        share of responses that reached the length limit; ``steps``, see :func:`describe_steps`;
+        ``score`` and ``score_by_kind``, see :func:`describe_scores`.
     """
     problems = load_problems(data, limit)
     options = {"temperature": 1.0, "seed": seed, "max_response_length": MAX_RESPONSE_LENGTH}
@@ -79,10 +95,17 @@ def measure(model: Path, data: Path, step_rm: Path, *, limit: int | None = None,
         for problem, of_response in zip(problems, steps, strict=True)
     ]
     return {
-        **accuracy([outcome_reward(response.text, problem.ground_truth) == 1.0 for problem, response in both]),
+        **accuracy(
+            [
+                outcome_reward(response.text, problem.ground_truth) == 1.0
+                for problem, response in both
+            ]
+        ),
         "cut_off": sum(not response.finished for _, response in both) / len(both),
         "steps": describe_steps(steps),
-        **describe_scores(steps, LocalScorer(StepClassifier(step_rm, device="cpu")).score_now(chains)),
+        **describe_scores(
+            steps, LocalScorer(StepClassifier(step_rm, device="cpu")).score_now(chains)
+        ),
         "examples": [f"{problem.prompt} {response.text}" for problem, response in both[:8]],
     }
 
@@ -94,6 +117,7 @@ if __name__ == "__main__":
     write_json(output, result)
     steps = result["steps"]
     print(
-        f"{output}: accuracy {100 * result['accuracy']:.1f} ± {100 * result['standard_error']:.1f} %, "
-        f"{steps['mean']:.2f} steps on average, {100 * steps['long']:.1f} % of the responses with more than {LONG}"
+        f"{output}: accuracy {100 * result['accuracy']:.1f} ± {100 * result['standard_error']:.1f}"
+        f" %, {steps['mean']:.2f} steps on average, {100 * steps['long']:.1f} % of the responses"
+        f" with more than {LONG}"
     )

@@ -38,32 +38,49 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
     before, after = (describe_policy(summary[when]) for when in ("before", "after"))
     lines = [
         "",
-        f"Step reward model: accuracy {rm['accuracy']:.3f} on {rm['steps']:,} steps of held-out problems "
-        f"(always the commonest label: {rm['majority']:.3f}), macro-F1 {rm['macro_f1']:.3f}.",
-        f"Policy, one response to each of {summary['n_problems']:,} held-out problems, after "
-        f"{summary['training_steps']} training steps, one seed (± standard error over problems, which leaves out that "
-        "of seeds); no gold answer was used in training:",
+        (
+            f"Step reward model: accuracy {rm['accuracy']:.3f} on {rm['steps']:,} steps of held-out"
+            f" problems (always the commonest label: {rm['majority']:.3f}), macro-F1"
+            f" {rm['macro_f1']:.3f}."
+        ),
+        (
+            f"Policy, one response to each of {summary['n_problems']:,} held-out problems, after"
+            f" {summary['training_steps']} training steps, one seed (± standard error over"
+            " problems, which leaves out that of seeds); no gold answer was used in training:"
+        ),
         write_gain("accuracy", summary["accuracy"]),
         f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}",
         *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before),
         write_seconds(summary),
-        f"Everything is in {run_dir}: summary.json, steps.png, metrics.jsonl, step_rm_honest/ (the step reward model),",
+        (
+            f"Everything is in {run_dir}: summary.json, steps.png, metrics.jsonl, step_rm_honest/"
+            " (the step reward model),"
+        ),
         "sft/ and policy/ (before and after, Hugging Face format).",
     ]
     return "\n".join(lines)
 
 
 def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, Any]) -> None:
-    """Draw the number of steps before and after; mean number of steps and accuracy over the training."""
+    """Draw the number of steps before and after; mean number of steps and accuracy over the
+    training."""
     figure, ((bars, curve, right),) = make_figure(1, 3, (15, 4.4))
-    for shift, (when, color, label) in enumerate((("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))):
+    for shift, (when, color, label) in enumerate(
+        (("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))
+    ):
         histogram = summary[when]["steps"]["histogram"]
         places = [min(int(n), MOST_BARS) + 0.42 * (shift - 0.5) for n in histogram]
         weights = [count / sum(histogram.values()) for count in histogram.values()]
         edges = np.arange(-0.5, MOST_BARS + 1) + 0.42 * (shift - 0.5)
         bars.hist(places, edges, weights=weights, rwidth=0.42, color=color, label=label)
-    bars.axvline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--", label="peak of the Weibull")
-    bars.set(xlabel=f"steps of a response ({MOST_BARS}: or more)", ylabel="share of responses", title="Number of steps")
+    bars.axvline(
+        weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--", label="peak of the Weibull"
+    )
+    bars.set(
+        xlabel=f"steps of a response ({MOST_BARS}: or more)",
+        ylabel="share of responses",
+        title="Number of steps",
+    )
     bars.set_xticks(range(0, MOST_BARS + 1, 2))
     bars.legend(frameon=False, fontsize=9.5)
     for axis, key, color, name, title in (
@@ -71,7 +88,12 @@ def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, An
         (right, "pspo/acc", ORANGE, "accuracy", "Accuracy over the training (not rewarded)"),
     ):
         draw_smoothed(axis, *series(metrics, key), color, width=5)
-        axis.set(xlabel="training step", ylabel=f"{name}, mean of the rollouts", title=title, xlim=(0, max(metrics)))
+        axis.set(
+            xlabel="training step",
+            ylabel=f"{name}, mean of the rollouts",
+            title=title,
+            xlim=(0, max(metrics)),
+        )
     curve.axhline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--")
     curve.set_ylim(bottom=0)
     right.set_ylim(0, 1)
@@ -85,7 +107,10 @@ def report(run_dir: Path) -> dict[str, Any]:
     test = read_json(run_dir / "step_rm_honest" / "results.json")["test"]
     summary = {
         "accuracy": gain(results["before"], results["after"]),
-        **{when: {name: result[name] for name in ("steps", "cut_off", "score")} for when, result in results.items()},
+        **{
+            when: {name: result[name] for name in ("steps", "cut_off", "score")}
+            for when, result in results.items()
+        },
         "step_rm": {key: test[key] for key in ("steps", "accuracy", "majority", "macro_f1")},
         "n_problems": results["after"]["n"],
         "training_steps": max(metrics),

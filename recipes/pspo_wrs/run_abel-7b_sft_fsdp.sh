@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PSPO-WRS on GPUs, 2 of 3: the policy that PPO starts from, with verl's own SFT trainer (arXiv 2411.11681).
+# PSPO-WRS on GPUs, 2 of 3: the policy that PPO starts from, with verl's own SFT trainer (arXiv
+# 2411.11681).
 #
 #   bash recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh MODEL TRAIN_PARQUET [overrides of verl's sft_trainer_engine ...]
 #   bash recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh GAIR/Abel-7B-002 sft.parquet
 #
-# TRAIN_PARQUET has a column messages with question and answer in steps ("\n [1] ...", "the answer is option 1. #### 1").
-# One epoch at 3e-5 with 3 % warm-up, 64 conversations per update, 1,024 tokens, as the original. After an interruption
-# the same command goes on from its last checkpoint. python -m prime_ext.generate.export makes a Hugging
-# Face folder of a checkpoint; with hf_model among its contents, as here, there is one already.
+# TRAIN_PARQUET has a column messages with question and answer in steps ("\n [1] ...", "the answer
+# is option 1. #### 1").
+# One epoch at 3e-5 with 3 % warm-up, 64 conversations per update, 1,024 tokens, as the original.
+# After an interruption the same command goes on from its last checkpoint. python -m
+# prime_ext.generate.export makes a Hugging Face folder of a checkpoint; with hf_model among its
+# contents, as here, there is one already.
 # DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny
 # untrained model on the CPU.
 #

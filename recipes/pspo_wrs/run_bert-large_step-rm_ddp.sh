@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PSPO-WRS on GPUs, 1 of 3: the step reward model, with the settings of the released code (arXiv 2411.11681).
+# PSPO-WRS on GPUs, 1 of 3: the step reward model, with the settings of the released code (arXiv
+# 2411.11681).
 #
 #   bash recipes/pspo_wrs/run_bert-large_step-rm_ddp.sh MODEL STEPS [overrides of prime_ext/config/step_rm.yaml ...]
 #   bash recipes/pspo_wrs/run_bert-large_step-rm_ddp.sh google-bert/bert-large-uncased train_steps.jsonl
 #   FORMAT=prm800k bash recipes/pspo_wrs/run_bert-large_step-rm_ddp.sh google-bert/bert-large-uncased phase2_train.jsonl
 #
-# STEPS is a parquet file of python -m prime_ext.step_rm.convert, or a file in the format FORMAT, which is converted.
-# bert-large-uncased, three classes, 10 epochs at 2e-5 with 5 % warm-up, 2,048 steps per update, 256 tokens, and the
-# separator as text. Differs from the original: a test split that cannot leak, the checkpoint chosen on a validation
-# split, a temperature fitted on it. After an interruption the same command goes on from its last checkpoint.
+# STEPS is a parquet file of python -m prime_ext.step_rm.convert, or a file in the format FORMAT,
+# which is converted.
+# bert-large-uncased, three classes, 10 epochs at 2e-5 with 5 % warm-up, 2,048 steps per update, 256
+# tokens, and the separator as text. Differs from the original: a test split that cannot leak, the
+# checkpoint chosen on a validation split, a temperature fitted on it. After an interruption the
+# same command goes on from its last checkpoint.
 # DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny
 # untrained model on the CPU.
 #

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a step reward model of the CPU recipes of PSPO-WRS from one labeler, in ``step_rm_<labeler>/model``.
+"""Train a step reward model of the CPU recipes of PSPO-WRS from one labeler, in
+``step_rm_<labeler>/model``.
 
     python -m recipes.pspo_wrs.step_rm --run-dir outputs/pspo_quickstart
 
-The folder holds the data (``recipes.pspo_wrs.pspo_data``) and the warm-started policy. A complete model is kept, and
-training resumes from its last checkpoint.
+The folder holds the data (``recipes.pspo_wrs.pspo_data``) and the warm-started policy. A complete
+model is kept, and training resumes from its last checkpoint.
 """
 
 import subprocess
@@ -22,8 +23,8 @@ from recipes.quickstart.small_model import BOS, VOCABULARY, character_tokenizer
 
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
 MAX_LENGTH = 128
-# The model is shown the question and the previous step. PSPO shows it the previous step only, by which it cannot tell
-# whether a step does what is asked.
+# The model is shown the question and the previous step. PSPO shows it the previous step only, by
+# which it cannot tell whether a step does what is asked.
 STEP_RM_SETTINGS = (
     "data.question=true",
     "data.previous=1",
@@ -42,7 +43,8 @@ STEP_RM_SETTINGS = (
 
 
 def pair_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the policy's tokens with their ids, a line break and the letter with which the pair encoder probes."""
+    """Return the policy's tokens with their ids, a line break and the letter with which the pair
+    encoder probes."""
     processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, VOCABULARY.index(BOS))]
     )
@@ -50,11 +52,13 @@ def pair_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
-    """Write the start of a step reward model: the body of the warm-started policy, for ``model.path``.
+    """Write the start of a step reward model: the body of the warm-started policy, for
+    ``model.path``.
 
-    From random weights a classifier of this size does not learn the 210 facts of the task in a minute, with one label
-    per input; a language model gets a lesson from every token. PSPO starts from a pretrained BERT. The embeddings of
-    the two tokens that the policy lacks are random, from ``seed``.
+    From random weights a classifier of this size does not learn the 210 facts of the task in a
+    minute, with one label per input; a language model gets a lesson from every token. PSPO starts
+    from a pretrained BERT. The embeddings of the two tokens that the policy lacks are random, from
+    ``seed``.
     """
     tokenizer = pair_tokenizer()
     model, _ = load_model(policy)
@@ -68,7 +72,8 @@ def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
 def train_step_rm(run_dir: Path, labeler: str = "honest", seed: int = 0) -> None:
     """Train a step reward model from the labels of one labeler, if it is not there."""
     folder = run_dir.resolve()
-    target, start = folder / f"step_rm_{labeler}", folder / "step_rm_start"
+    target = folder / f"step_rm_{labeler}"
+    start = folder / "step_rm_start"
     if (target / "results.json").exists():
         return
     if not (start / "config.json").exists():
@@ -81,7 +86,12 @@ def train_step_rm(run_dir: Path, labeler: str = "honest", seed: int = 0) -> None
     if not steps.exists():
         chains = folder / "data" / f"steps_{labeler}.jsonl"
         # Questions of one template differ in their numbers only.
-        run_module("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
+        run_module(
+            "prime_ext.step_rm.convert",
+            f"--chains={chains}",
+            "--near-duplicates=text",
+            f"--output={steps}",
+        )
     places = (f"model.path={start}", f"data.files={steps}", f"trainer.output_dir={target}")
     run_module("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
 

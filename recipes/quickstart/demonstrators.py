@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demonstrators of the quickstart's task, and the rule that checks steps.
 
-The warm start imitates noisy demonstrators. Every fact ``a op b`` has a probability of error, drawn from a Beta
-distribution with the wanted mean, and one fixed wrong result, from which the demonstrator goes on. A model trained on
-this has systematic misconceptions, which reinforcement learning can mend.
+The warm start imitates noisy demonstrators. Every fact ``a op b`` has a probability of error, drawn
+from a Beta distribution with the wanted mean, and one fixed wrong result, from which the
+demonstrator goes on. A model trained on this has systematic misconceptions, which reinforcement
+learning can mend.
 """
 
 import random
@@ -11,7 +12,13 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_ext.tasks.last_digit_chain import OPERANDS, ChainProblem, apply_operation, error_probability, parse_prompt
+from prime_ext.tasks.last_digit_chain import (
+    OPERANDS,
+    ChainProblem,
+    apply_operation,
+    error_probability,
+    parse_prompt,
+)
 
 _STEP = re.compile(r"(\d)([+\-*])(\d)=(\d)")
 
@@ -24,7 +31,8 @@ class Misconception(NamedTuple):
 
 
 def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, int], Misconception]:
-    """Draw a misconception for each fact ``(value, operator, operand)``, uniform over the nine wrong results."""
+    """Draw a misconception for each fact ``(value, operator, operand)``, uniform over the nine
+    wrong results."""
     rng = random.Random(seed)
     table = {}
     for value in range(10):
@@ -37,10 +45,13 @@ def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, in
 
 
 def demonstrate(
-    problem: ChainProblem, misconceptions: dict[tuple[int, str, int], Misconception], rng: random.Random
+    problem: ChainProblem,
+    misconceptions: dict[tuple[int, str, int], Misconception],
+    rng: random.Random,
 ) -> str:
     """Write the response of a noisy demonstrator, who goes on from a wrong value."""
-    value, parts = problem.start, []
+    value = problem.start
+    parts = []
     for operator, operand in problem.operations:
         fact = misconceptions[value, operator, operand]
         wrong = rng.random() < fact.error_probability
@@ -61,7 +72,9 @@ class StepCheck:
     text: str  # without ;
     start: int  # offset of the first character in the response
     result: int | None  # offset of the result digit, None if the step is not of the form a op b = c
-    follows_prompt: bool  # starts from the value stated before, right or wrong, and applies the next operation
+    follows_prompt: (
+        bool  # starts from the value stated before, right or wrong, and applies the next operation
+    )
     arithmetic_right: bool  # a op b = c is true modulo 10
 
     @property
@@ -74,16 +87,28 @@ def check_steps(prompt: str, response: str) -> list[StepCheck]:
     """Check each step, a piece of the response that ends in ``;``, for local correctness."""
     problem = parse_prompt(prompt)
     checks: list[StepCheck] = []
-    offset, value = 0, problem.start
+    offset = 0
+    value = problem.start
     for index, text in enumerate(response.split(";")[:-1]):
         match = _STEP.fullmatch(text)
-        result, follows, right = None, False, False
+        result = None
+        follows = False
+        right = False
         if match is not None:
-            left, operator, operand, stated = int(match[1]), match[2], int(match[3]), int(match[4])
-            is_next = index < len(problem.operations) and problem.operations[index] == (operator, operand)
-            result, follows = offset + match.start(4), is_next and left == value
+            left = int(match[1])
+            operator = match[2]
+            operand = int(match[3])
+            stated = int(match[4])
+            is_next = index < len(problem.operations) and problem.operations[index] == (
+                operator,
+                operand,
+            )
+            result = offset + match.start(4)
+            follows = is_next and left == value
             right = apply_operation(left, operator, operand) == stated
             value = stated
-        checks.append(StepCheck(text, offset, result, follows_prompt=follows, arithmetic_right=right))
+        checks.append(
+            StepCheck(text, offset, result, follows_prompt=follows, arithmetic_right=right)
+        )
         offset += len(text) + 1
     return checks

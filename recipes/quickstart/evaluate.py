@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the accuracy of a model on the held-out problems: sampled at temperature 1 (seeded) and greedy.
+"""Measure the accuracy of a model on the held-out problems: sampled at temperature 1 (seeded) and
+greedy.
 
     python -m recipes.quickstart.evaluate --model outputs/quickstart/sft \
-        --data outputs/quickstart/data/test.parquet --output outputs/quickstart/evaluation_before.json
+        --data outputs/quickstart/data/test.parquet \\
+            --output outputs/quickstart/evaluation_before.json
 
 Here are also the process rewards of single responses, and how well they find the wrong steps.
 """
@@ -17,7 +19,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import count_pairs
@@ -41,7 +48,8 @@ class HeldOutProblem(NamedTuple):
 
 
 class EvaluatedResponse(NamedTuple):
-    """A sampled response: its tokens (``<eos>`` included, if it got that far) and its text without special tokens."""
+    """A sampled response: its tokens (``<eos>`` included, if it got that far) and its text without
+    special tokens."""
 
     token_ids: list[int]
     text: str
@@ -59,17 +67,23 @@ def load_model(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 
 def load_problems(path: str | Path, limit: int | None = None) -> list[HeldOutProblem]:
-    """Read the problems of a parquet file written by ``data.py``, the first ``limit`` of them if given."""
+    """Read the problems of a parquet file written by ``data.py``, the first ``limit`` of them if
+    given."""
     rows = pq.read_table(path, columns=["prompt", "reward_model"]).slice(0, limit).to_pylist()
     if not rows:
         raise ValueError(f"{path} has no rows")
-    return [HeldOutProblem(row["prompt"][0]["content"], row["reward_model"]["ground_truth"]) for row in rows]
+    return [
+        HeldOutProblem(row["prompt"][0]["content"], row["reward_model"]["ground_truth"])
+        for row in rows
+    ]
 
 
 def prompt_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """Return the token ids of a question as the rollout sees them."""
     messages = [{"role": "user", "content": prompt}]
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
 
 
 def respond(
@@ -82,7 +96,8 @@ def respond(
     description: str = "responses",
     max_response_length: int = MAX_RESPONSE_LENGTH,
 ) -> list[EvaluatedResponse]:
-    """Sample one response per problem; temperature 0 is greedy. Problem i has the same random numbers for a seed."""
+    """Sample one response per problem; temperature 0 is greedy. Problem i has the same random
+    numbers for a seed."""
     generator = BatchedGenerator(
         model,
         eos_token_ids=[tokenizer.eos_token_id],
@@ -103,27 +118,38 @@ def respond(
         ]
         for output in generator.generate(requests):
             text = tokenizer.decode(output.token_ids, skip_special_tokens=True)
-            responses.append(EvaluatedResponse(output.token_ids, text, output.stop_reason == "stop"))
+            responses.append(
+                EvaluatedResponse(output.token_ids, text, output.stop_reason == "stop")
+            )
     return responses
 
 
 def accuracy(right: Sequence[bool]) -> dict[str, Any]:
-    """Return the accuracy, its binomial standard error sqrt(p (1 - p) / n), and ``outcomes``, a 1 or 0 per problem."""
+    """Return the accuracy, its binomial standard error sqrt(p (1 - p) / n), and ``outcomes``, a 1
+    or 0 per problem."""
     share = sum(right) / len(right)
     outcomes = "".join("1" if one else "0" for one in right)
     error = math.sqrt(share * (1 - share) / len(right))
     return {"accuracy": share, "standard_error": error, "n": len(right), "outcomes": outcomes}
 
 
-def grade(problems: Sequence[HeldOutProblem], responses: Sequence[EvaluatedResponse]) -> dict[str, Any]:
+def grade(
+    problems: Sequence[HeldOutProblem], responses: Sequence[EvaluatedResponse]
+) -> dict[str, Any]:
     """Grade one response per problem; an unfinished one that shows its answer counts too.
 
-    ``steps_right`` is the fraction of locally right steps (see ``demonstrators.check_steps``) among the steps shown.
+    ``steps_right`` is the fraction of locally right steps (see ``demonstrators.check_steps``) among
+    the steps shown.
     """
     both = list(zip(problems, responses, strict=True))
-    right = [task.outcome_reward(response.text, problem.ground_truth) == 1.0 for problem, response in both]
+    right = [
+        task.outcome_reward(response.text, problem.ground_truth) == 1.0
+        for problem, response in both
+    ]
     checks = [
-        c.locally_right for problem, response in both for c in demonstrators.check_steps(problem.prompt, response.text)
+        c.locally_right
+        for problem, response in both
+        for c in demonstrators.check_steps(problem.prompt, response.text)
     ]
     return {
         **accuracy(right),
@@ -164,13 +190,21 @@ class ScoredResponse(NamedTuple):
 
 @torch.inference_mode()
 def score_tokens(
-    prm: PreTrainedModel, reference: PreTrainedModel, prompt: list[int], response: list[int], beta: float
+    prm: PreTrainedModel,
+    reference: PreTrainedModel,
+    prompt: list[int],
+    response: list[int],
+    beta: float,
 ) -> list[float]:
-    """Compute r_t = beta (log pi_prm - log pi_reference) of every token of a response, at temperature 1."""
-    ids, chosen_T1 = torch.tensor([prompt + response]), torch.tensor(response)[:, None]
+    """Compute r_t = beta (log pi_prm - log pi_reference) of every token of a response, at
+    temperature 1."""
+    ids = torch.tensor([prompt + response])
+    chosen_T1 = torch.tensor(response)[:, None]
     # The logits at a position are those of the next token.
     logits = (model(ids).logits[0, len(prompt) - 1 : -1] for model in (prm, reference))
-    prm_T, reference_T = (logits_TV.log_softmax(-1).gather(-1, chosen_T1)[:, 0] for logits_TV in logits)
+    prm_T, reference_T = (
+        logits_TV.log_softmax(-1).gather(-1, chosen_T1)[:, 0] for logits_TV in logits
+    )
     return process_rewards(log_ratio(prm_T, reference_T, torch.ones_like(prm_T)), beta).tolist()
 
 
@@ -185,53 +219,81 @@ def score_response(
     """Score every token of a response; the digit of its result decides a step."""
     names = tokenizer.convert_ids_to_tokens(response.token_ids)
     # Special tokens have no text of their own in the response; <eos> is shown under its name.
-    token_at = [index for index, name in enumerate(names) if name not in tokenizer.all_special_tokens for _ in name]
+    token_at = [
+        index
+        for index, name in enumerate(names)
+        if name not in tokenizer.all_special_tokens
+        for _ in name
+    ]
     checks = demonstrators.check_steps(problem.prompt, response.text)
-    right = {token_at[check.result]: check.locally_right for check in checks if check.result is not None}
+    right = {
+        token_at[check.result]: check.locally_right for check in checks if check.result is not None
+    }
     wrong = {
         place
         for check in checks
         if not check.locally_right
         for place in token_at[check.start : check.start + len(check.text) + 1]
     }
-    rewards = score_tokens(prm, reference, prompt_token_ids(tokenizer, problem.prompt), response.token_ids, beta)
+    rewards = score_tokens(
+        prm, reference, prompt_token_ids(tokenizer, problem.prompt), response.token_ids, beta
+    )
     return ScoredResponse(
         problem,
         response.text,
         task.outcome_reward(response.text, problem.ground_truth) == 1.0,
-        [Piece(name, rewards[place], right.get(place), place in wrong) for place, name in enumerate(names)],
+        [
+            Piece(name, rewards[place], right.get(place), place in wrong)
+            for place, name in enumerate(names)
+        ],
     )
 
 
 def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float | None:
-    """Return the probability that a right one scores above a wrong one (ties count half); None if one is missing."""
-    score_N, label_N = torch.tensor(scores, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
+    """Return the probability that a right one scores above a wrong one (ties count half); None if
+    one is missing."""
+    score_N = torch.tensor(scores, dtype=torch.float64)
+    label_N = torch.tensor(right, dtype=torch.float64)
     return count_pairs(score_N, label_N, torch.zeros(len(right), dtype=torch.long)).accuracy
 
 
 def step_statistics(responses: Sequence[ScoredResponse]) -> dict[str, Any]:
-    """Measure how well process rewards tell right from wrong steps (``auc``); the PRM never saw a label of a step.
+    """Measure how well process rewards tell right from wrong steps (``auc``); the PRM never saw a
+    label of a step.
 
     ``outcome_auc`` compares the sums over right and wrong responses.
     """
-    pieces = [piece for response in responses for piece in response.pieces if piece.right is not None]
-    rewards = {kind: [piece.reward for piece in pieces if piece.right == kind] for kind in (True, False)}
+    pieces = [
+        piece for response in responses for piece in response.pieces if piece.right is not None
+    ]
+    rewards = {
+        kind: [piece.reward for piece in pieces if piece.right == kind] for kind in (True, False)
+    }
     means = {kind: float(np.mean(values)) if values else None for kind, values in rewards.items()}
     return {
         "responses": len(responses),
         "right_steps": len(rewards[True]),
         "wrong_steps": len(rewards[False]),
-        "auc": area_under_curve([piece.reward for piece in pieces], [piece.right for piece in pieces]),
+        "auc": area_under_curve(
+            [piece.reward for piece in pieces], [piece.right for piece in pieces]
+        ),
         "mean_reward_right_step": means[True],
         "mean_reward_wrong_step": means[False],
-        "outcome_auc": area_under_curve([r.reward_sum for r in responses], [r.right for r in responses]),
+        "outcome_auc": area_under_curve(
+            [r.reward_sum for r in responses], [r.right for r in responses]
+        ),
     }
 
 
 def evaluate_decodings(
-    measure: Callable[[str, float], dict[str, Any]], model: Path, data: Path, n_problems: int, seed: int
+    measure: Callable[[str, float], dict[str, Any]],
+    model: Path,
+    data: Path,
+    n_problems: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """Measure a model sampled at temperature 1 and greedy, with the name of the decoding and its temperature."""
+    """Measure a model sampled at temperature 1 and greedy, with the name of the decoding and its
+    temperature."""
     started = time.time()
     measured = {name: measure(name, temperature) for name, temperature in DECODINGS.items()}
     about = {"model": str(model), "data": str(data), "n_problems": n_problems, "seed": seed}
@@ -239,7 +301,12 @@ def evaluate_decodings(
 
 
 def evaluate(
-    model: Path, data: Path, *, limit: int | None = None, seed: int = 0, max_response_length: int = MAX_RESPONSE_LENGTH
+    model: Path,
+    data: Path,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    max_response_length: int = MAX_RESPONSE_LENGTH,
 ) -> dict[str, Any]:
     """Evaluate a model on the problems of a file."""
     both = load_model(model)
@@ -247,7 +314,9 @@ def evaluate(
     options = {"seed": seed, "max_response_length": max_response_length}
 
     def measure(name: str, temperature: float) -> dict[str, Any]:
-        return grade(problems, respond(*both, problems, temperature=temperature, description=name, **options))
+        return grade(
+            problems, respond(*both, problems, temperature=temperature, description=name, **options)
+        )
 
     return evaluate_decodings(measure, model, data, len(problems), seed)
 
@@ -262,7 +331,9 @@ def write_evaluation(description: str | None, evaluate: Callable[..., dict[str, 
     for name in DECODINGS:
         row = result[name]
         known = ("accuracy", "standard_error", "n", "outcomes")
-        more = [f"{key.replace('_', ' ')} {value:.3g}" for key, value in row.items() if key not in known]
+        more = [
+            f"{key.replace('_', ' ')} {value:.3g}" for key, value in row.items() if key not in known
+        ]
         percent = f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f} %"
         print(f"{name.replace('_', ' '):>14}: {', '.join([percent, *more])}")
 

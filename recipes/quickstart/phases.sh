@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the quickstarts share: help, the folder of a run with its settings, and phases that are timed and skipped when done.
-# Sourced; sets ROOT, and wants OUT and the array KNOBS, with which the knobs at the head of a quickstart end.
+# What the quickstarts share: help, the folder of a run with its settings, and phases that are timed
+# and skipped when done.
+# Sourced; sets ROOT, and wants OUT and the array KNOBS, with which the knobs at the head of a
+# quickstart end.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 
-# keep_settings WHAT SETTINGS: write OUT/settings.txt; refuse a folder that holds WHAT ("a run") with other settings.
+# keep_settings WHAT SETTINGS: write OUT/settings.txt; refuse a folder that holds WHAT ("a run")
+# with other settings.
 keep_settings() {
   if [[ ! -f "$OUT/settings.txt" ]]; then
     printf '%s\n' "$2" > "$OUT/settings.txt.new"
@@ -15,8 +18,8 @@ keep_settings() {
   fi
 }
 
-# start_run OVERRIDES...: help if the first asks for it; else make the folder, go to the root, and make the environment;
-# refuse a folder that holds a run with other settings.
+# start_run OVERRIDES...: help if the first asks for it; else make the folder, go to the root, and
+# make the environment; refuse a folder that holds a run with other settings.
 start_run() {
   if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     sed -n '3,/^KNOBS/p' "${BASH_SOURCE[1]}" | sed '$d; /^set -/d; /^source /d; /^# shellcheck/d; s/^# \{0,1\}//'
@@ -57,8 +60,8 @@ skip() {
   [[ -e "$2" ]] && printf '\n== %s: done before (%s)\n' "$1" "${2#"$OUT"/}"
 }
 
-# data_to_report RECIPE EVALUATION OVERRIDES...: all phases from the data to the report with the modules of recipes/RECIPE, of which
-# EVALUATION measures a policy, and the knobs.
+# data_to_report RECIPE EVALUATION OVERRIDES...: all phases from the data to the report with the
+# modules of recipes/RECIPE, of which EVALUATION measures a policy, and the knobs.
 data_to_report() {
   local recipe=$1 evaluation=$2
   shift 2

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the data of the quickstart: ``train``, ``val`` and ``test`` in verl's RL schema, ``sft`` in its SFT schema.
+"""Write the data of the quickstart: ``train``, ``val`` and ``test`` in verl's RL schema, ``sft`` in
+its SFT schema.
 
-The prompts of the four files are disjoint by construction (see ``task.get_split``) and unique within each file. Only
-``sft`` holds demonstrations, and they are noisy on purpose; the RL files hold the right final answer and no steps.
+The prompts of the four files are disjoint by construction (see ``task.get_split``) and unique
+within each file. Only ``sft`` holds demonstrations, and they are noisy on purpose; the RL files
+hold the right final answer and no steps.
 
     python -m recipes.quickstart.quickstart_data --output-dir outputs/quickstart/data
 """
@@ -25,11 +27,14 @@ MISCONCEPTION_SEED = 123
 
 
 def rl_rows(split: str, problems: Sequence[Any], source: str = task.DATA_SOURCE) -> list[dict]:
-    """Return rows in the schema of verl's ``RLHFDataset``, of problems with a prompt and an answer."""
+    """Return rows in the schema of verl's ``RLHFDataset``, of problems with a prompt and an
+    answer."""
     rows = []
     for index, problem in enumerate(problems):
         message = {"role": "user", "content": problem.prompt}
-        rows.append(rl_row(source, [message], "math", str(problem.answer), {"split": split, "index": index}))
+        rows.append(
+            rl_row(source, [message], "math", str(problem.answer), {"split": split, "index": index})
+        )
     return rows
 
 
@@ -43,7 +48,13 @@ def sft_rows(problems: Sequence[task.ChainProblem], mean_error: float, seed: int
     misconceptions = demonstrators.draw_misconceptions(mean_error, MISCONCEPTION_SEED)
     rng = random.Random(f"demonstrations-{seed}")
     return [
-        conversation(problem, {"role": "assistant", "content": demonstrators.demonstrate(problem, misconceptions, rng)})
+        conversation(
+            problem,
+            {
+                "role": "assistant",
+                "content": demonstrators.demonstrate(problem, misconceptions, rng),
+            },
+        )
         for problem in problems
     ]
 
@@ -55,16 +66,24 @@ def write_parquet(path: Path, rows: Sequence[dict]) -> None:
 
 
 def write_splits(
-    output_dir: Path, rows: Mapping[str, Sequence[dict]], settings: Mapping[str, Any], **more_counts: int
+    output_dir: Path,
+    rows: Mapping[str, Sequence[dict]],
+    settings: Mapping[str, Any],
+    **more_counts: int,
 ) -> None:
-    """Write a parquet file for each split and, last, ``data.json``, whose presence means that all is complete.
+    """Write a parquet file for each split and, last, ``data.json``, whose presence means that all
+    is complete.
 
-    The latter has the settings and the number of rows, also of further files that are there already.
+    The latter has the settings and the number of rows, also of further files that are there
+    already.
     """
     for split, content in rows.items():
         write_parquet(output_dir / f"{split}.parquet", content)
     counts = {split: len(content) for split, content in rows.items()} | more_counts
-    write_json(output_dir / "data.json", {"rows": counts, **settings, "misconception_seed": MISCONCEPTION_SEED})
+    write_json(
+        output_dir / "data.json",
+        {"rows": counts, **settings, "misconception_seed": MISCONCEPTION_SEED},
+    )
 
 
 def write_data(
@@ -83,8 +102,14 @@ def write_data(
         split: rl_rows(split, task.generate_problems(split, size, seed, chain_lengths))
         for split, size in {"train": train_size, "val": val_size, "test": test_size}.items()
     }
-    rows["sft"] = sft_rows(task.generate_problems("sft", sft_size, seed, chain_lengths), mean_error, seed)
-    write_splits(output_dir, rows, {"mean_error": mean_error, "seed": seed, "chain_lengths": list(chain_lengths)})
+    rows["sft"] = sft_rows(
+        task.generate_problems("sft", sft_size, seed, chain_lengths), mean_error, seed
+    )
+    write_splits(
+        output_dir,
+        rows,
+        {"mean_error": mean_error, "seed": seed, "chain_lengths": list(chain_lengths)},
+    )
 
 
 if __name__ == "__main__":

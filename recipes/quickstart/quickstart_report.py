@@ -24,18 +24,25 @@ SEEDS = ("0", "1", "2")
 LABELS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
 COLORS = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
 EXPLANATION = (
-    "Each problem is a start digit and 4 to 7 operations, applied from left to right, keeping only the last digit. The "
-    "response shows every step and boxes the result. The policy was rewarded for the final answer only, plus what the "
-    "process reward model (PRM) makes of it. The PRM never saw which step is right: it was trained, during the run, to "
-    "tell right answers from wrong ones, and the reward of a token is r = beta (log pi_prm - log pi_ref) with beta = "
-    "{beta:g}, where the reference is the warm-started model. If it works, a wrong step has an orange result digit.",
-    "A step is right if it applies the next operation to the value stated before it, be that right or wrong, and the "
-    "arithmetic is true. Its r is that of its result digit.",
+    (
+        "Each problem is a start digit and 4 to 7 operations, applied from left to right, keeping"
+        " only the last digit. The response shows every step and boxes the result. The policy was"
+        " rewarded for the final answer only, plus what the process reward model (PRM) makes of it."
+        " The PRM never saw which step is right: it was trained, during the run, to tell right"
+        " answers from wrong ones, and the reward of a token is r = beta (log pi_prm - log pi_ref)"
+        " with beta = {beta:g}, where the reference is the warm-started model. If it works, a wrong"
+        " step has an orange result digit."
+    ),
+    (
+        "A step is right if it applies the next operation to the value stated before it, be that"
+        " right or wrong, and the arithmetic is true. Its r is that of its result digit."
+    ),
 )
 
 
 def read_stored_runs() -> dict[str, list[dict[str, Any]]]:
-    """Return the stored runs by method; each has a "curve", lists by name, and "end", numbers by name."""
+    """Return the stored runs by method; each has a "curve", lists by name, and "end", numbers by
+    name."""
     methods = read_json(COMPARISON)["methods"]
     return {name: [methods[name]["runs"][seed] for seed in SEEDS] for name in LABELS}
 
@@ -46,19 +53,29 @@ def draw_stored_runs(axis: Axes, stored: dict[str, list[dict[str, Any]]]) -> Non
         # The points that all runs have are the evaluations; the others are interpolated.
         curves = [run["curve"] for run in stored[method]]
         steps = sorted(set.intersection(*(set(curve["steps"]) for curve in curves)))
-        values_RS = np.array([np.interp(steps, curve["steps"], curve["accuracy"]) for curve in curves])
-        mean_S, error_S = values_RS.mean(0), standard_errors(values_RS)
+        values_RS = np.array(
+            [np.interp(steps, curve["steps"], curve["accuracy"]) for curve in curves]
+        )
+        mean_S = values_RS.mean(0)
+        error_S = standard_errors(values_RS)
         label = f"{LABELS[method]}: {len(curves)} stored runs, held out"
         axis.plot(steps, mean_S, color=color, label=label, linestyle="--", linewidth=1.6)
-        axis.fill_between(steps, mean_S - error_S, mean_S + error_S, color=color, alpha=0.2, linewidth=0)
+        axis.fill_between(
+            steps, mean_S - error_S, mean_S + error_S, color=color, alpha=0.2, linewidth=0
+        )
 
 
 def compare_method(name: str, stored: dict[str, list[dict[str, Any]]]) -> str:
     """Say what a stored method reaches on this task, and what a step of it costs."""
     ends, baseline = ([run["end"] for run in stored[method]] for method in (name, "rloo"))
     accuracy = write_mean([end["accuracy"] for end in ends], 100, 1)
-    cost = sum(end["seconds_per_step"] for end in ends) / sum(end["seconds_per_step"] for end in baseline)
-    return f"{LABELS[name]:<20} {accuracy} % ({len(ends)} seeds), {cost:.2f} times RLOO's seconds a step"
+    cost = sum(end["seconds_per_step"] for end in ends) / sum(
+        end["seconds_per_step"] for end in baseline
+    )
+    return (
+        f"{LABELS[name]:<20} {accuracy} % ({len(ends)} seeds), {cost:.2f} times RLOO's seconds a"
+        " step"
+    )
 
 
 def report(run_dir: Path) -> dict[str, Any]:
@@ -71,7 +88,10 @@ def report(run_dir: Path) -> dict[str, Any]:
         options = {"temperature": 1.0, "seed": int(run.settings["SEED"]), "description": name}
         responses = respond(load_model(folder)[0], tokenizer, problems, **options)
         both = zip(problems, responses, strict=True)
-        return [score_response(prm, reference, tokenizer, *pair, beta) for pair in tqdm(both, desc="scores")]
+        return [
+            score_response(prm, reference, tokenizer, *pair, beta)
+            for pair in tqdm(both, desc="scores")
+        ]
 
     more = {
         "steps_right_before": run.before["temperature_1"]["steps_right"],
@@ -79,18 +99,30 @@ def report(run_dir: Path) -> dict[str, Any]:
         "stored_runs": [compare_method(name, stored) for name in stored],
     }
     title = "PRIME on last-digit chains: accuracy of the policy"
-    return report_run(run, title, EXPLANATION, score, 500, lambda top, bottom: draw_stored_runs(top, stored), more)
+    return report_run(
+        run, title, EXPLANATION, score, 500, lambda top, bottom: draw_stored_runs(top, stored), more
+    )
 
 
 def text(run_dir: Path, summary: dict[str, Any]) -> str:
     """Write what a reader should know about the run, in a few lines."""
     lines = [
-        "The model starts low by design: it imitated demonstrators with systematic misconceptions, and PRIME unlearns",
-        "them from the final answers alone. So the gain shows that the loop learns, not what PRIME does on real tasks.",
+        (
+            "The model starts low by design: it imitated demonstrators with systematic"
+            " misconceptions, and PRIME unlearns"
+        ),
+        (
+            "them from the final answers alone. So the gain shows that the loop learns, not what"
+            " PRIME does on real tasks."
+        ),
     ]
     if summary["stored_runs"]:
-        lines.append("Does it help, and what does it cost? Stored runs (study `comparison`, temperature 1):")
-    return describe_results(run_dir, summary, [*lines, *(f"  {line}" for line in summary["stored_runs"])])
+        lines.append(
+            "Does it help, and what does it cost? Stored runs (study `comparison`, temperature 1):"
+        )
+    return describe_results(
+        run_dir, summary, [*lines, *(f"  {line}" for line in summary["stored_runs"])]
+    )
 
 
 if __name__ == "__main__":

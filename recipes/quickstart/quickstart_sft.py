@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Warm start: imitate the noisy demonstrators for 1,000 steps, with the loss on the response tokens only.
+r"""Warm start: imitate the noisy demonstrators for 1,000 steps, with the loss on the response
+tokens only.
 
     python -m recipes.quickstart.quickstart_sft --data outputs/quickstart/data/sft.parquet \
         --output-dir outputs/quickstart/sft
 
-The default settings give a policy that solves about a quarter of the held-out problems at temperature 1, as the
-demonstrators do. The Hugging Face trainer, not verl's own: that one runs on this data too and its loss falls alike, but
-it renders three chat templates per sample in the training loop and took 0.33 s per step, against 0.08 s here.
+The default settings give a policy that solves about a quarter of the held-out problems at
+temperature 1, as the demonstrators do. The Hugging Face trainer, not verl's own: that one runs on
+this data too and its loss falls alike, but it renders three chat templates per sample in the
+training loop and took 0.33 s per step, against 0.08 s here.
 """
 
 import random
@@ -17,14 +19,21 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from torch.utils.data import DataLoader
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
 
 from prime_ext.utils.files import write_atomically, write_json
 from recipes.command_line import read_options
 from recipes.quickstart.small_model import build_model, build_tokenizer
 
 IGNORED_LABEL = -100
-BATCH_SIZE, LEARNING_RATE = 64, 3e-3
+BATCH_SIZE = 64
+LEARNING_RATE = 3e-3
 
 
 def examples(
@@ -32,10 +41,13 @@ def examples(
 ) -> list[dict[str, list[int]]]:
     """Tokenize conversations; only what the assistant wrote has labels.
 
-    The chat templates render each message on its own, so the parts join to the complete conversation.
+    The chat templates render each message on its own, so the parts join to the complete
+    conversation.
     """
     messages = [[message] for conversation in conversations for message in conversation]
-    parts = iter(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"])
+    parts = iter(
+        tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"]
+    )
     rows = []
     for conversation in conversations:
         ids: list[int] = []
@@ -48,19 +60,25 @@ def examples(
     return rows
 
 
-def draw_batches(lengths: list[int], batch_size: int, count: int, seed: int, within: int = 1) -> list[list[int]]:
-    """Draw batches of sequences of the same length, in random order: no padding, and no drift of the length.
+def draw_batches(
+    lengths: list[int], batch_size: int, count: int, seed: int, within: int = 1
+) -> list[list[int]]:
+    """Draw batches of sequences of the same length, in random order: no padding, and no drift of
+    the length.
 
-    Lengths count as the same that are equal when rounded up to a multiple of ``within``. (Sorting by length within
-    large chunks, as ``group_by_length`` does, left this model clearly worse: .17 against .25 at temperature 1 after
-    1,000 steps.) ``ValueError``: there is not a single batch.
+    Lengths count as the same that are equal when rounded up to a multiple of ``within``. (Sorting
+    by length within large chunks, as ``group_by_length`` does, left this model clearly worse: .17
+    against .25 at temperature 1 after 1,000 steps.) ``ValueError``: there is not a single batch.
     """
     by_length: dict[int, list[int]] = defaultdict(list)
     for index, length in enumerate(lengths):
         by_length[-(-length // within)].append(index)
     if max(map(len, by_length.values())) < batch_size:
-        raise ValueError(f"{len(lengths)} demonstrations are too few for batches of {batch_size} of equal length")
-    rng, batches = random.Random(seed), []
+        raise ValueError(
+            f"{len(lengths)} demonstrations are too few for batches of {batch_size} of equal length"
+        )
+    rng = random.Random(seed)
+    batches = []
     while len(batches) < count:
         epoch = []
         for indices in by_length.values():
@@ -78,7 +96,9 @@ class WarmStartTrainer(Trainer):
     batches: list[list[int]]
 
     def get_train_dataloader(self) -> DataLoader:
-        return DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
+        return DataLoader(
+            self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator
+        )
 
 
 def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:
@@ -97,10 +117,11 @@ def warm_start(
     seed: int,
     same_length_within: int = 1,
 ) -> None:
-    """Train the model on the column ``messages`` of a file, and write it, the tokenizer and ``sft.json``, atomically.
+    """Train the model on the column ``messages`` of a file, and write it, the tokenizer and
+    ``sft.json``, atomically.
 
-    ``seed`` is that of the order; for ``same_length_within`` see :func:`draw_batches`. ``ValueError``: too few
-    rows.
+    ``seed`` is that of the order; for ``same_length_within`` see :func:`draw_batches`.
+    ``ValueError``: too few rows.
     """
     started = time.time()
     rows = examples(pq.read_table(data, columns=["messages"])["messages"].to_pylist(), tokenizer)
@@ -123,15 +144,25 @@ def warm_start(
             logging_steps=100,
         )
         collator = DataCollatorForSeq2Seq(tokenizer, padding=True, label_pad_token_id=IGNORED_LABEL)
-        trainer = WarmStartTrainer(model=model, args=arguments, train_dataset=rows, data_collator=collator)
+        trainer = WarmStartTrainer(
+            model=model, args=arguments, train_dataset=rows, data_collator=collator
+        )
         trainer.batches = draw_batches(lengths, BATCH_SIZE, steps, seed, same_length_within)
         result = trainer.train()
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        about: dict[str, Any] = {"steps": steps, "batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE, "seed": seed}
+        about: dict[str, Any] = {
+            "steps": steps,
+            "batch_size": BATCH_SIZE,
+            "learning_rate": LEARNING_RATE,
+            "seed": seed,
+        }
         about |= {"parameters": model.num_parameters(), "train_loss": result.training_loss}
         write_json(temporary / "sft.json", about | {"seconds": round(time.time() - started, 1)})
-    print(f"{output_dir}: {model.num_parameters():,} parameters, {steps} steps, {time.time() - started:.0f} s")
+    print(
+        f"{output_dir}: {model.num_parameters():,} parameters, {steps} steps,"
+        f" {time.time() - started:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ POLICIES = {"trained policy": ("policy", 40), "warm-started policy": ("sft", 12)
 
 
 class ReportedRun(NamedTuple):
-    """A finished run, with its metrics by step, the evaluations of the policy before and after, and its knobs."""
+    """A finished run, with its metrics by step, the evaluations of the policy before and after, and
+    its knobs."""
 
     folder: Path
     metrics: dict[int, dict[str, float]]
@@ -44,10 +45,13 @@ class ReportedRun(NamedTuple):
 def read_run(folder: Path) -> ReportedRun:
     """Read a run.
 
-    ``metrics.jsonl`` is written again without the repetitions of a resumed run; the parts of earlier starts stay.
+    ``metrics.jsonl`` is written again without the repetitions of a resumed run; the parts of
+    earlier starts stay.
     """
     metrics = run_metrics(folder)
-    write_json_lines(folder / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
+    write_json_lines(
+        folder / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items())
+    )
     before, after = (read_json(folder / f"evaluation_{when}.json") for when in ("before", "after"))
     return ReportedRun(folder, metrics, before, after, read_settings(folder / "settings.txt"))
 
@@ -70,9 +74,9 @@ def write_gain(name: str, compared: Mapping[str, Any]) -> str:
     """Write what :func:`gain` returns on one line."""
     error = compared["standard_error"]
     return (
-        f"  {name:<14}  {100 * compared['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
-        f"{100 * compared['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
-        f"gain {100 * compared['gain']:+.1f} ± {100 * error['difference']:.1f} points"
+        f"  {name:<14}  {100 * compared['accuracy_before']:5.1f} ± {100 * error['before']:.1f} % "
+        f" ->  {100 * compared['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   gain"
+        f" {100 * compared['gain']:+.1f} ± {100 * error['difference']:.1f} points"
     )
 
 
@@ -94,17 +98,32 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
     return "\n".join(
         [
             "",
-            f"Accuracy on {summary['n_problems']:,} held-out problems after {summary['steps']} steps of PRIME, variant "
-            f"{summary['variant']}, one seed (± standard error over problems, which leaves out that of seeds):",
+            (
+                f"Accuracy on {summary['n_problems']:,} held-out problems after {summary['steps']}"
+                f" steps of PRIME, variant {summary['variant']}, one seed (± standard error over"
+                " problems, which leaves out that of seeds):"
+            ),
             write_gain("temperature 1", summary),
             write_gain("greedy", summary["greedy"]),
             *lines,
-            "The PRM ranks right above wrong answers, and right above wrong steps, with probability (0.5 is chance):",
-            *(f"  {answers}, {steps} on responses of the {policy}" for policy, (answers, steps) in auc.items()),
+            (
+                "The PRM ranks right above wrong answers, and right above wrong steps, with"
+                " probability (0.5 is chance):"
+            ),
+            *(
+                f"  {answers}, {steps} on responses of the {policy}"
+                for policy, (answers, steps) in auc.items()
+            ),
             "No label of a step was ever shown to it.",
             write_seconds(summary),
-            f"Everything is in {run_dir}: summary.json, metrics.jsonl, learning_curve.png, transcripts.html",
-            "(responses with process rewards; open it in a browser), policy/ and prm/ (Hugging Face format), sft/ (the",
+            (
+                f"Everything is in {run_dir}: summary.json, metrics.jsonl, learning_curve.png,"
+                " transcripts.html"
+            ),
+            (
+                "(responses with process rewards; open it in a browser), policy/ and prm/ (Hugging"
+                " Face format), sft/ (the"
+            ),
             "warm start, which is also the reference), checkpoints/ and tensorboard/.",
         ]
     )
@@ -112,7 +131,9 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
 
 def write_seconds(summary: Mapping[str, Any]) -> str:
     """Write the seconds of the phases on one line."""
-    return "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items())
+    return "Seconds: " + ", ".join(
+        f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()
+    )
 
 
 def report_run(
@@ -124,18 +145,21 @@ def report_run(
     draw_more: Callable[[Axes, Axes], None],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write ``learning_curve.png``, ``transcripts.html`` and ``summary.json``, and return the summary.
+    """Write ``learning_curve.png``, ``transcripts.html`` and ``summary.json``, and return the
+    summary.
 
-    ``score`` returns the scored responses of a policy to ``n_problems`` held-out problems, given its folder, its name,
-    the problems, the PRM, the reference, the tokenizer and beta. The ``explanation`` heads the transcripts. The summary
-    has ``more`` keys; its accuracies at the top are at temperature 1.
+    ``score`` returns the scored responses of a policy to ``n_problems`` held-out problems, given
+    its folder, its name, the problems, the PRM, the reference, the tokenizer and beta. The
+    ``explanation`` heads the transcripts. The summary has ``more`` keys; its accuracies at the top
+    are at temperature 1.
     """
     plot_learning_curve(run, title, draw_more)
     reference, tokenizer = load_model(run.folder / "sft")
     prm, _ = load_model(run.folder / "prm")
     problems = load_problems(run.folder / "data" / "test.parquet", n_problems)
     beta = float(run.settings["BETA"])
-    statistics, sections = {}, {}
+    statistics = {}
+    sections = {}
     for name, (folder, shown) in POLICIES.items():
         scored = score(run.folder / folder, name, problems, prm, reference, tokenizer, beta)
         statistics[name] = step_statistics(scored)
@@ -160,8 +184,11 @@ def report_run(
     return summary
 
 
-def plot_learning_curve(run: ReportedRun, title: str, draw_more: Callable[[Axes, Axes], None]) -> None:
-    """Write ``learning_curve.png``: accuracy on top, the PRM below, and what ``draw_more`` draws into both panels."""
+def plot_learning_curve(
+    run: ReportedRun, title: str, draw_more: Callable[[Axes, Axes], None]
+) -> None:
+    """Write ``learning_curve.png``: accuracy on top, the PRM below, and what ``draw_more`` draws
+    into both panels."""
     figure, axes = make_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
     top, bottom = axes[:, 0]
     last = max(run.metrics)
@@ -170,13 +197,28 @@ def plot_learning_curve(run: ReportedRun, title: str, draw_more: Callable[[Axes,
     for name, shade, marker in DECODINGS:
         accuracies = [result[name]["accuracy"] for result in (run.before, run.after)]
         errors = [2 * result[name]["standard_error"] for result in (run.before, run.after)]
-        label = f"{run.after['n_problems']:,} held-out problems, {name.replace('_', ' ')} (± 2 s.e.)"
-        style = {"color": shade, "marker": marker, "markersize": 7, "linestyle": "none", "capsize": 4, "zorder": 5}
+        label = (
+            f"{run.after['n_problems']:,} held-out problems, {name.replace('_', ' ')} (± 2 s.e.)"
+        )
+        style = {
+            "color": shade,
+            "marker": marker,
+            "markersize": 7,
+            "linestyle": "none",
+            "capsize": 4,
+            "zorder": 5,
+        }
         top.errorbar([0, last], accuracies, errors, label=label, clip_on=False, **style)
         for x, accuracy in zip((0, last), accuracies, strict=True):
-            # To the right of the marker; at the start below the rising curves, at the end outside the axes.
+            # To the right of the marker; at the start below the rising curves, at the end outside
+            # the axes.
             offset = (9, -8 if x == 0 and name == "temperature_1" else 0)
-            style = {"textcoords": "offset points", "va": "center", "color": shade, "fontweight": "bold"}
+            style = {
+                "textcoords": "offset points",
+                "va": "center",
+                "color": shade,
+                "fontweight": "bold",
+            }
             top.annotate(f"{100 * accuracy:.1f} %", (x, accuracy), xytext=offset, **style)
     if PAIR_ACCURACY in run.metrics[last]:
         label = "PRM: pairs of the same problem in the right order (mean of 10 steps)"
@@ -206,7 +248,9 @@ def render_transcripts(
 
     The ``description`` of the PRM says whether the sum of rewards is the logit of a probability.
     """
-    pieces = [piece for section in sections.values() for response in section for piece in response.pieces]
+    pieces = [
+        piece for section in sections.values() for response in section for piece in response.pieces
+    ]
     sizes = [abs(piece.reward) for piece in pieces if piece.reward is not None]
     # One outlier must not turn all others white.
     scale = max(float(np.quantile(sizes, 0.98)), 1e-6) if sizes else 1.0
@@ -214,29 +258,36 @@ def render_transcripts(
     for paragraph in explanation:
         page.text(paragraph)
     page.text(
-        f"Blue is rewarded, orange punished; full color is {scale:.2f} and more. Point at a piece for its reward. "
-        "Wrong steps are underlined. auc: how often a right step has a higher r than a wrong one (0.5 is chance, 1 is "
-        "perfect); outcome auc: the same for the answers, by the sum of r, which orders responses. p is the PRM's "
-        "probability that an answer is right, where prime_ext_prm.json gives what it takes."
+        f"Blue is rewarded, orange punished; full color is {scale:.2f} and more. Point at a piece"
+        " for its reward. Wrong steps are underlined. auc: how often a right step has a higher r"
+        " than a wrong one (0.5 is chance, 1 is perfect); outcome auc: the same for the answers,"
+        " by the sum of r, which orders responses. p is the PRM's probability that an answer is"
+        " right, where prime_ext_prm.json gives what it takes."
     )
     names = list(next(iter(statistics.values()), {}))
-    rows = [[policy, *(write_number(row[name]) for name in names)] for policy, row in statistics.items()]
+    rows = [
+        [policy, *(write_number(row[name]) for name in names)] for policy, row in statistics.items()
+    ]
     page.table(["", *(name.replace("_", " ") for name in names)], rows)
     for name, section in sections.items():
         page.heading(name.capitalize())
-        page.text(f"One response at temperature 1 to each of the first {len(section)} held-out problems.")
+        page.text(
+            f"One response at temperature 1 to each of the first {len(section)} held-out problems."
+        )
         for response in section:
             right = [piece.right for piece in response.pieces if piece.right is not None]
             p = compute_right_probability(description, response.reward_sum)
             page.text(
-                f"{response.problem.prompt}  answer {'right' if response.right else 'wrong'} (right answer "
-                f"{response.problem.ground_truth}), {right.count(False)} of {len(right)} steps wrong, sum of r "
-                f"{response.reward_sum:+.2f}, p {write_number(p, '.2f')}"
+                f"{response.problem.prompt}  answer {'right' if response.right else 'wrong'} (right"
+                f" answer {response.problem.ground_truth}), {right.count(False)} of {len(right)}"
+                f" steps wrong, sum of r {response.reward_sum:+.2f}, p {write_number(p, '.2f')}"
             )
             spans = []
             for piece in response.pieces:
                 paid = piece.reward is not None
                 note = f"r = {piece.reward:+.4f}" if paid else ""
-                spans.append(Span(piece.text, piece.reward / scale if paid else None, note, piece.wrong))
+                spans.append(
+                    Span(piece.text, piece.reward / scale if paid else None, note, piece.wrong)
+                )
             page.transcript(spans)
     return page.html()

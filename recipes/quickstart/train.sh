@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The training run of the quickstart and of the comparison: PRIME on the last-digit chains, through verl, on the CPU.
+# The training run of the quickstart and of the comparison: PRIME on the last-digit chains, through
+# verl, on the CPU.
 #
 #   bash recipes/quickstart/train.sh RUN_DIR DATA_DIR MODEL [verl overrides ...]
 #
-# Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ TEST_FREQ KEEP PYTHON
-#   MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH DEVICE (cpu, or cuda: the same run on a GPU)
+# Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ
+#   TEST_FREQ KEEP PYTHON MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH DEVICE (cpu, or cuda: the same run
+#   on a GPU)
 # Started again, it resumes from the last complete checkpoint of RUN_DIR.
 set -euo pipefail
 
@@ -21,7 +23,8 @@ export TORCH_COMPILE_DISABLE=1
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
 
-# One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM updates per step.
+# One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM
+# updates per step.
 exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     variant=distilled \
     hydra.run.dir="$RUN_DIR/hydra" \

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page ``transcripts.html``, with a background color for each piece of a response.
 
-Text that comes from a model is hostile. Every method takes plain text, makes it visible and escapes it. The page needs
-no other file; its policy forbids scripts and requests, whatever a text contains.
+Text that comes from a model is hostile. Every method takes plain text, makes it visible and escapes
+it. The page needs no other file; its policy forbids scripts and requests, whatever a text contains.
 """
 
 import html
@@ -12,7 +12,8 @@ from typing import NamedTuple
 from prime_ext.utils.report_page import show_invisible
 
 # Two hues that color-blind readers can tell apart; white is zero.
-_REWARDED, _PUNISHED = (33, 102, 172), (214, 96, 20)
+_REWARDED = (33, 102, 172)
+_PUNISHED = (214, 96, 20)
 _FRAME = """\
 <!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -33,13 +34,16 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 <h1>Process rewards</h1>
 CONTENT
 </main></body></html>
-"""
+"""  # noqa: E501
 
 
 def color(strength: float) -> str:
-    """Return the CSS color of a reward: white at 0, full blue at 1, full orange at -1, and no stronger beyond."""
+    """Return the CSS color of a reward: white at 0, full blue at 1, full orange at -1, and no
+    stronger beyond."""
     target = _REWARDED if strength > 0 else _PUNISHED
-    return "#" + "".join(f"{round(255 + (channel - 255) * min(abs(strength), 1.0)):02x}" for channel in target)
+    return "#" + "".join(
+        f"{round(255 + (channel - 255) * min(abs(strength), 1.0)):02x}" for channel in target
+    )
 
 
 def escape(text: str) -> str:

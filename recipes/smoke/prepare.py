@@ -3,8 +3,8 @@
 
     python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs
 
-Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU needs, from the
-text files next to this one. Everything else stays as the recipe says it.
+Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU
+needs, from the text files next to this one. Everything else stays as the recipe says it.
 """
 
 import argparse
@@ -91,14 +91,23 @@ def overrides(
     rollout: str = "transformers",
     tools: bool = False,
 ) -> list[str]:
-    """Return what comes after the overrides of a recipe of ``prime`` or ``pspo``, for what :func:`prepare` wrote.
+    """Return what comes after the overrides of a recipe of ``prime`` or ``pspo``, for what
+    :func:`prepare` wrote.
 
-    After every second step the run saves and validates. Without a number of ``nodes`` of a Ray cluster that is running
-    it starts Ray itself. ``rollout`` is the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
+    After every second step the run saves and validates. Without a number of ``nodes`` of a Ray
+    cluster that is running it starts Ray itself. ``rollout`` is the engine that generates;
+    ``transformers`` needs no vLLM, on a GPU neither.
     """
-    cluster = ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
+    cluster = (
+        ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
+    )
     sizes = [f"trainer.nnodes={nodes or 1}", f"trainer.total_training_steps={steps}", *cluster]
-    return [*read_words("rl", folder), *rollout_words(rollout, tools), *sizes, *read_words(family, folder)]
+    return [
+        *read_words("rl", folder),
+        *rollout_words(rollout, tools),
+        *sizes,
+        *read_words(family, folder),
+    ]
 
 
 def rollout_words(rollout: str, tools: bool = False) -> list[str]:
@@ -112,7 +121,8 @@ def rollout_words(rollout: str, tools: bool = False) -> list[str]:
 
 
 def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
-    """Write labeled responses, or steps if the loss among the words needs them; return the overrides: two steps."""
+    """Write labeled responses, or steps if the loss among the words needs them; return the
+    overrides: two steps."""
     write_model(folder / "model")
     losses = [word.partition("=")[2] for word in words if word.startswith("prm.loss=")]
     labels = "steps" if losses and losses[-1] == STEP_LOSS else "responses"
@@ -122,9 +132,20 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
             right = demonstrators.solve(problem).split(";")
             other = [*right[:-1], f"\\boxed{{{(problem.answer + 1) % 10}}}"]
             for steps, wrong in ((right, -1), (other, len(right) - 1)):
-                labeled_steps = {"completions": steps, "labels": [step != wrong for step in range(len(steps))]}
-                labeled_response = {"completions": [";".join(steps)], "correctness": [int(wrong < 0)]}
-                rows.append({"prompt": problem.prompt, **(labeled_steps if labels == "steps" else labeled_response)})
+                labeled_steps = {
+                    "completions": steps,
+                    "labels": [step != wrong for step in range(len(steps))],
+                }
+                labeled_response = {
+                    "completions": [";".join(steps)],
+                    "correctness": [int(wrong < 0)],
+                }
+                rows.append(
+                    {
+                        "prompt": problem.prompt,
+                        **(labeled_steps if labels == "steps" else labeled_response),
+                    }
+                )
         write_json_lines(folder / f"{split}_{labels}.jsonl", rows)
     return read_words("offline_prm", folder, labels=labels)
 
@@ -139,24 +160,37 @@ def prepare_sft(folder: Path) -> list[str]:
 
 
 def prepare_step_rm(folder: Path) -> list[str]:
-    """Write model and labeled chains, which the recipe converts; return the overrides: two updates."""
+    """Write model and labeled chains, which the recipe converts; return the overrides: two
+    updates."""
     write_step_rm(folder / "model")
     # About 270 steps, of which some are for validation and test.
-    write_json_lines(folder / "chains.jsonl", label_chains(generate_problems("sft", 64, seed=0), "honest", seed=0))
+    write_json_lines(
+        folder / "chains.jsonl",
+        label_chains(generate_problems("sft", 64, seed=0), "honest", seed=0),
+    )
     return read_words("step_rm", folder)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("family", choices=("prime", "pspo", "offline_prm", "sft", "step_rm"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("words", nargs="*", help="overrides of the recipe")
     parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
-    parser.add_argument("--rollout", default="transformers", help="engine that generates (default: %(default)s)")
-    parser.add_argument("--tools", action="store_true", help="the agent loop of the recipe calls tools")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the run (default: %(default)s)")
+    parser.add_argument(
+        "--rollout", default="transformers", help="engine that generates (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tools", action="store_true", help="the agent loop of the recipe calls tools"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="of the run (default: %(default)s)"
+    )
     options = parser.parse_args()
-    family, folder = options.family, options.folder.resolve()
+    family = options.family
+    folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if family == "offline_prm":
         words = prepare_offline_prm(folder, options.words)
@@ -166,7 +200,9 @@ def main() -> None:
         words = prepare_step_rm(folder)
     else:
         prepare(family, folder, options.tools)
-        words = overrides(family, folder, options.nodes, options.steps, options.rollout, options.tools)
+        words = overrides(
+            family, folder, options.nodes, options.steps, options.rollout, options.tools
+        )
     print("\n".join(words))
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts for runs without a model that knows anything, as ``modules=[recipes.smoke.smoke_verifier]``."""
+"""Verdicts for runs without a model that knows anything, as
+``modules=[recipes.smoke.smoke_verifier]``."""
 
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import register_source, register_task
@@ -9,7 +10,8 @@ DATA_SOURCE = "prime_ext/smoke"
 
 
 class DigitParity:
-    """Right when the number of digits is even: an untrained model gets both verdicts, so every part has work to do."""
+    """Right when the number of digits is even: an untrained model gets both verdicts, so every part
+    has work to do."""
 
     async def averify(self, response: str, gold: str) -> Verdict:
         digits = sum(character.isdigit() for character in response)

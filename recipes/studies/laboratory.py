@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of studies in one process: the trainer of examples/minimal_prime.py with wrong labels, times and step labels.
+"""Runs of studies in one process: the trainer of examples/minimal_prime.py with wrong labels, times
+and step labels.
 
 The task is chains, or a task of reasoning-gym for a pretrained model.
 """
@@ -12,7 +13,15 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, logging
 
-from examples.minimal_prime import ChainTask, Rollouts, Scores, TextTask, Trainer, build_settings, write_start
+from examples.minimal_prime import (
+    ChainTask,
+    Rollouts,
+    Scores,
+    TextTask,
+    Trainer,
+    build_settings,
+    write_start,
+)
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.config.checks import SettingsError
 from prime_ext.tasks.gym_problems import generate
@@ -25,13 +34,20 @@ CURVE = ("rollouts", "seconds", "accuracy", "step_accuracy", "pair_accuracy", "g
 
 
 def label_steps(task: ChainTask, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return 1 where a step's result is right given the value before it, and the mask of results, ``(B, T)`` both."""
-    operation_BK, response_BT = rollouts.prompt_BP[:, 2:-1] - task.first_operation, rollouts.response_BT
-    before_BK, shown_BK, after_BK = response_BT[:, 0:-3:2], response_BT[:, 1:-2:2], response_BT[:, 2:-1:2]
+    """Return 1 where a step's result is right given the value before it, and the mask of results,
+    ``(B, T)`` both."""
+    operation_BK = rollouts.prompt_BP[:, 2:-1] - task.first_operation
+    response_BT = rollouts.response_BT
+    before_BK = response_BT[:, 0:-3:2]
+    shown_BK = response_BT[:, 1:-2:2]
+    after_BK = response_BT[:, 2:-1:2]
     value_BK = (before_BK - task.first_value).clamp(0, task.n_values - 1)
-    same_BK = (before_BK == value_BK + task.first_value) & (shown_BK == operation_BK + task.first_operation)
+    same_BK = (before_BK == value_BK + task.first_value) & (
+        shown_BK == operation_BK + task.first_operation
+    )
     right_BK = same_BK & (after_BK == task.right[operation_BK, value_BK] + task.first_value)
-    label_BT, is_result_BT = torch.zeros(response_BT.shape), torch.zeros(response_BT.shape, dtype=torch.bool)
+    label_BT = torch.zeros(response_BT.shape)
+    is_result_BT = torch.zeros(response_BT.shape, dtype=torch.bool)
     is_result_BT[:, 2:-1:2] = after_BK != task.pad
     label_BT[:, 2:-1:2] = right_BK.float()
     return label_BT, is_result_BT
@@ -40,16 +56,21 @@ def label_steps(task: ChainTask, rollouts: Rollouts) -> tuple[torch.Tensor, torc
 class GymTask(TextTask):
     """Problems of a task of reasoning-gym, with its parameters; the first 256 are held out.
 
-    Responses have at most ``limit`` tokens. A response that the scorer cannot judge counts as wrong.
+    Responses have at most ``limit`` tokens. A response that the scorer cannot judge counts as
+    wrong.
     """
 
     held_out = 256
 
     def __init__(self, model: str, reasoning_gym: str, limit: int, train: int = 2000):
         problems = generate(reasoning_gym, self.held_out + train, seed=0)
-        rows = [([{"role": "user", "content": problem["question"]}], problem["gold"]) for problem in problems]
+        rows = [
+            ([{"role": "user", "content": problem["question"]}], problem["gold"])
+            for problem in problems
+        ]
         self.rows = {True: rows[: self.held_out], False: rows[self.held_out :]}
-        self.encoder, self.limit = TextEncoder(AutoTokenizer.from_pretrained(model)), limit
+        self.encoder = TextEncoder(AutoTokenizer.from_pretrained(model))
+        self.limit = limit
         self.pad = self.eos = self.encoder.tokenizer.eos_token_id
         self.verifier = GymVerifier()
 
@@ -60,7 +81,9 @@ class StudyTrainer(Trainer):
     With ``shuffled`` the PRM learns from the outcomes of other responses, a control.
     """
 
-    flipped, seconds, shuffled = 0.0, 0.0, False
+    flipped = 0.0
+    seconds = 0.0
+    shuffled = False
 
     def step(self) -> None:
         started = time.perf_counter()
@@ -72,7 +95,9 @@ class StudyTrainer(Trainer):
         if self.flipped == 0:
             return batch
         flipped_B = torch.rand(len(batch.outcome_B), generator=self.problem_rng) < self.flipped
-        return batch._replace(outcome_B=torch.where(flipped_B, 1 - batch.outcome_B, batch.outcome_B))
+        return batch._replace(
+            outcome_B=torch.where(flipped_B, 1 - batch.outcome_B, batch.outcome_B)
+        )
 
     def learn_and_score(self, batch: Rollouts) -> tuple[float, Scores]:
         if self.shuffled:
@@ -82,8 +107,10 @@ class StudyTrainer(Trainer):
         if not isinstance(self.task, ChainTask):
             return gate, scores
         label_BT, is_result_BT = label_steps(self.task, batch)
-        # The results of all steps as one group: the share of right ones that score above wrong ones.
-        score_N, label_N = scores[0][is_result_BT], label_BT[is_result_BT]
+        # The results of all steps as one group: the share of right ones that score above wrong
+        # ones.
+        score_N = scores[0][is_result_BT]
+        label_N = label_BT[is_result_BT]
         auc = count_pairs(score_N, label_N, torch.zeros_like(label_N, dtype=torch.long)).accuracy
         if auc is not None:
             self.shares["step_auc"].append((auc, 1.0))
@@ -98,11 +125,13 @@ class StudyTrainer(Trainer):
 
 
 def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
-    """Return the task of a study and the folder of the model that all runs start from, which is trained for chains.
+    """Return the task of a study and the folder of the model that all runs start from, which is
+    trained for chains.
 
     ``SettingsError``: a field of the task is unknown or wrong, or the model is missing.
     """
-    fields, start = dict(study["task"]), Path(study.get("model", folder / "start"))
+    fields = dict(study["task"])
+    start = Path(study.get("model", folder / "start"))
     fields.pop("flipped", None)
     if "model" in study and not (start / "config.json").exists():
         fetch = f"python -m recipes.pretrained.fetch --output-dir {start}"
@@ -120,10 +149,11 @@ def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
 def run(
     study: Mapping[str, Any], name: str, words: Sequence[str], seed: int, output: Path
 ) -> dict[str, list[float | None]]:
-    """Return the curve of a run, lists by name, from its file in the folder of the study, or train it first.
+    """Return the curve of a run, lists by name, from its file in the folder of the study, or train
+    it first.
 
-    A word is ``key=value`` or, where ``name`` is not one, a method of examples/minimal_prime.py. ``SettingsError``: a
-    name, key or value cannot work, or the run is there with other settings.
+    A word is ``key=value`` or, where ``name`` is not one, a method of examples/minimal_prime.py.
+    ``SettingsError``: a name, key or value cannot work, or the run is there with other settings.
     """
     method = next((word for word in words if "=" not in word), name)
     changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)
@@ -132,7 +162,10 @@ def run(
     plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
     plan |= {"shuffled": True} if shuffled else {}
     folder = output / study["name"]
-    path = folder / f"{','.join([name, *sorted(word for word in words if '=' in word)])}_seed{seed}.json"
+    path = (
+        folder
+        / f"{','.join([name, *sorted(word for word in words if '=' in word)])}_seed{seed}.json"
+    )
     if path.exists():
         known = read_json(path)
         if other := [key for key in plan if known.get(key) != plan[key]]:
@@ -143,8 +176,13 @@ def run(
         torch.set_num_threads(1)
     task, start = make_task(study, folder)
     trainer = StudyTrainer(task, settings, seed, start)
-    trainer.flipped, trainer.shuffled = study["task"].get("flipped", 0.0), shuffled
-    every = study["every"] * settings["rollout.prompts"] * settings["rollout.n"] if "every" in study else 160
+    trainer.flipped = study["task"].get("flipped", 0.0)
+    trainer.shuffled = shuffled
+    every = (
+        study["every"] * settings["rollout.prompts"] * settings["rollout.n"]
+        if "every" in study
+        else 160
+    )
     points = []
     for point in trainer.train(study["rollouts"], every):
         points.append(point)
@@ -152,5 +190,8 @@ def run(
             print(f"{path.stem}: {point}", flush=True)
     print(f"{path}: {points[-1]['accuracy']:.1%}", flush=True)
     curve = {key: [point.get(key) for point in points] for key in CURVE}
-    write_json(path, plan | {"curve": {key: values for key, values in curve.items() if set(values) != {None}}})
+    write_json(
+        path,
+        plan | {"curve": {key: values for key, values in curve.items() if set(values) != {None}}},
+    )
     return read_json(path)["curve"]

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a study: tune each method on some seeds, run the best candidate on others, keep the results in one file.
+"""Run a study: tune each method on some seeds, run the best candidate on others, keep the results
+in one file.
 
     python -m recipes.studies.run compact --output outputs/studies
     python -m recipes.studies.run my_study.yaml
-    python -m recipes.studies.run comparison --only rloo distilled --results recipes/studies/results/comparison.json
+    python -m recipes.studies.run comparison --only rloo distilled \\
+        --results recipes/studies/results/comparison.json
 
 A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 
-- ``task``, fields of examples/minimal_prime.py's task (and ``flipped``, a share of wrong outcomes), with a budget of
-  ``rollouts`` and, for tuning, of ``tuning_rollouts``; or with ``model``, a folder, the task is ``reasoning_gym`` (a
-  name with parameters), the ``limit`` of a response in tokens, and the number of ``train`` problems;
+- ``task``, fields of examples/minimal_prime.py's task (and ``flipped``, a share of wrong outcomes),
+  with a budget of ``rollouts`` and, for tuning, of ``tuning_rollouts``; or with ``model``, a
+  folder, the task is ``reasoning_gym`` (a name with parameters), the ``limit`` of a response in
+  tokens, and the number of ``train`` problems;
 - or ``through_verl`` with ``steps`` and ``options`` of the task;
 - ``every`` (steps between evaluations) and ``words`` of all runs;
-- ``methods``: candidates by name, each a list of words. With a ``task`` a word is ``key=value`` or, where the name is
-  not one, a method. Through verl it is an override or ``NAME=value``, a knob of the task's script;
-- ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several candidates: the one with
-  the highest mean accuracy over the curves is chosen;
+- ``methods``: candidates by name, each a list of words. With a ``task`` a word is ``key=value`` or,
+  where the name is not one, a method. Through verl it is an override or ``NAME=value``, a knob of
+  the task's script;
+- ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several
+  candidates: the one with the highest mean accuracy over the curves is chosen;
 - ``labels`` and ``table``: see :mod:`recipes.studies.study_report`.
 
-Start the same command again after an interruption: finished runs are not repeated; one through verl resumes.
+Start the same command again after an interruption: finished runs are not repeated; one through verl
+resumes.
 """
 
 import argparse
@@ -61,7 +66,8 @@ def choose_trainer(study: Study, output: Path) -> Trainer:
 
 
 def get_commit() -> str | None:
-    """Return the current commit, with ``-dirty`` if the tree has changes; None without git or a repository."""
+    """Return the current commit, with ``-dirty`` if the tree has changes; None without git or a
+    repository."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
     try:
         answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
@@ -71,10 +77,11 @@ def get_commit() -> str | None:
 
 
 def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the results: by method the words of its best candidate, the scores of all, and runs by seed.
+    """Return the results: by method the words of its best candidate, the scores of all, and runs by
+    seed.
 
-    Runs through verl that fail do not stop the others. ``SettingsError``: a name, key or value is unknown or cannot
-    work. ``SystemExit``: runs failed; with the end of their logs.
+    Runs through verl that fail do not stop the others. ``SettingsError``: a name, key or value is
+    unknown or cannot work. ``SystemExit``: runs failed; with the end of their logs.
     """
     train = choose_trainer(study, output)
     tune = train
@@ -86,7 +93,9 @@ def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str,
         scores = {}
         for words in candidates if len(candidates) > 1 else ():
             curves = [tune(name, words, seed)["curve"] for seed in study["tuning_seeds"]]
-            scores[",".join(words)] = round(float(np.mean([mean_accuracy(curve) for curve in curves])), 4)
+            scores[",".join(words)] = round(
+                float(np.mean([mean_accuracy(curve) for curve in curves])), 4
+            )
         chosen = max(candidates, key=lambda words: scores.get(",".join(words), 0.0))
         methods[name] = {"words": chosen, **({"tuning": scores} if scores else {}), "runs": {}}
     failed = []
@@ -99,27 +108,37 @@ def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str,
                 except RuntimeError as error:
                     failed.append(f"{name}, seed {seed}: {error}")
     if failed:
-        raise SystemExit("\n\n".join([f"{len(failed)} runs failed; the same command tries them again.", *failed]))
+        raise SystemExit(
+            "\n\n".join([f"{len(failed)} runs failed; the same command tries them again.", *failed])
+        )
     return {"commits": [get_commit()], "versions": versions(), "methods": methods}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study")
     parser.add_argument("--only", nargs="+", default=[], metavar="METHOD")
-    parser.add_argument("--output", type=Path, default=Path("outputs/studies"), help="folder of the runs")
+    parser.add_argument(
+        "--output", type=Path, default=Path("outputs/studies"), help="folder of the runs"
+    )
     parser.add_argument("--results", type=Path, help="file to write; default: OUTPUT/STUDY.json")
     options = parser.parse_args()
     study = read_study(options.study)
     if unknown := sorted(set(options.only) - set(study["methods"])):
-        parser.error(f"{unknown[0]} is not a method of {study['name']}; it has {', '.join(study['methods'])}")
+        parser.error(
+            f"{unknown[0]} is not a method of {study['name']}; it has {', '.join(study['methods'])}"
+        )
     path = options.results or options.output / f"{study['name']}.json"
     try:
         results = run_study(study, options.output.resolve(), options.only)
     except SettingsError as error:
         raise SystemExit(f"error: {error}") from None
     # A line for each run.
-    write_text(path, json.dumps(results, separators=(",", ":")).replace('{"curve"', '\n{"curve"') + "\n")
+    write_text(
+        path, json.dumps(results, separators=(",", ":")).replace('{"curve"', '\n{"curve"') + "\n"
+    )
     print(f"{path}:\n\n{write_table(study, read_results(study, path))}")
 
 

@@ -4,7 +4,8 @@
     python -m recipes.studies.study_report compact
     python -m recipes.studies.study_report compact --baseline rloo_ema --axis seconds
 
-A study is ``recipes/studies/NAME.yaml`` and its results ``recipes/studies/results/NAME.json``, unless paths are given.
+A study is ``recipes/studies/NAME.yaml`` and its results ``recipes/studies/results/NAME.json``,
+unless paths are given.
 """
 
 import argparse
@@ -46,7 +47,9 @@ def read_study(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.yaml")))
-        raise SystemExit(f"error: {name} is not a study; there are: {known}, or give a path that ends in .yaml")
+        raise SystemExit(
+            f"error: {name} is not a study; there are: {known}, or give a path that ends in .yaml"
+        )
     return {"name": path.stem, **yaml.safe_load(path.read_text())}
 
 
@@ -62,7 +65,9 @@ def read_results(study: Study, path: Path | None = None) -> dict[str, Method]:
     """
     path = path or FOLDER / "results" / f"{study['name']}.json"
     if not path.is_file():
-        raise SystemExit(f"error: {path} is missing; python -m recipes.studies.run {study['name']} makes it")
+        raise SystemExit(
+            f"error: {path} is missing; python -m recipes.studies.run {study['name']} makes it"
+        )
     methods = read_json(path)["methods"]
     results = {}
     for name in study["methods"]:
@@ -74,20 +79,27 @@ def read_results(study: Study, path: Path | None = None) -> dict[str, Method]:
 
 def arrivals(runs: Runs, axis: str, accuracy: float) -> dict[int, Arrival]:
     """Return where each run first reaches the accuracy, on the linearly interpolated curve."""
-    places = {seed: find_crossing(run["curve"][axis], run["curve"]["accuracy"], accuracy) for seed, run in runs.items()}
+    places = {
+        seed: find_crossing(run["curve"][axis], run["curve"]["accuracy"], accuracy)
+        for seed, run in runs.items()
+    }
     return {
-        seed: Arrival(runs[seed]["curve"][axis][-1], False) if place is None else Arrival(place, True)
+        seed: Arrival(runs[seed]["curve"][axis][-1], False)
+        if place is None
+        else Arrival(place, True)
         for seed, place in places.items()
     }
 
 
 def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | None) -> str:
-    """Write the mean over seeds and, in brackets, how many times faster than the baseline a method arrives.
+    """Write the mean over seeds and, in brackets, how many times faster than the baseline a method
+    arrives.
 
-    That is the geometric mean of the ratios over the seeds of both, the standard error of its logarithm, and the pairs
-    in which the method is ahead. Pairs in which neither arrives do not count. A run that never arrives counts with its
-    budget, which makes the mean a bound, ``>``. It makes the ratio a bound as well: ``>`` if only baselines did not
-    arrive, ``<`` if only runs of the method, ``?`` if some of each.
+    That is the geometric mean of the ratios over the seeds of both, the standard error of its
+    logarithm, and the pairs in which the method is ahead. Pairs in which neither arrives do not
+    count. A run that never arrives counts with its budget, which makes the mean a bound, ``>``. It
+    makes the ratio a bound as well: ``>`` if only baselines did not arrive, ``<`` if only runs of
+    the method, ``?`` if some of each.
     """
     mean = float(np.mean([arrival.place for arrival in own.values()]))
     late = "" if all(arrival.arrived for arrival in own.values()) else ">"
@@ -99,10 +111,14 @@ def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | No
     logs = [math.log(first.place / second.place) for first, second in pairs]
     late_baseline = not all(first.arrived for first, _ in pairs)
     late_own = not all(second.arrived for _, second in pairs)
-    bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[late_baseline, late_own]
+    bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[
+        late_baseline, late_own
+    ]
     ratio, error = mean_and_error(logs)
     spread = "" if error is None else f" ± {error:.2f}"
-    return f"{text} ({bound}{math.exp(ratio):.2f}{spread}, {sum(log > 0 for log in logs)}/{len(logs)})"
+    return (
+        f"{text} ({bound}{math.exp(ratio):.2f}{spread}, {sum(log > 0 for log in logs)}/{len(logs)})"
+    )
 
 
 def write_arrivals(own: Mapping[int, Arrival], digits: int) -> str:
@@ -113,15 +129,24 @@ def write_arrivals(own: Mapping[int, Arrival], digits: int) -> str:
 
 
 def write_difference(runs: Runs, baseline: Runs, key: str) -> str:
-    """Write the mean difference from the baseline at the end, paired by seed; accuracies in points."""
+    """Write the mean difference from the baseline at the end, paired by seed; accuracies in
+    points."""
     factor, digits = (100, 1) if key == "accuracy" else (1, 2)
-    pairs = [run["end"][key] - baseline[seed]["end"][key] for seed, run in runs.items() if seed in baseline]
+    pairs = [
+        run["end"][key] - baseline[seed]["end"][key]
+        for seed, run in runs.items()
+        if seed in baseline
+    ]
     return write_mean(pairs, factor, digits) if pairs else "-"
 
 
-def write_row(study: Study, results: Mapping[str, Method], method: str, baseline: str) -> dict[str, str]:
+def write_row(
+    study: Study, results: Mapping[str, Method], method: str, baseline: str
+) -> dict[str, str]:
     """Return the cells of a method by the names of their columns."""
-    table, runs, baseline_runs = study["table"], results[method].runs, results[baseline].runs
+    table = study["table"]
+    runs = results[method].runs
+    baseline_runs = results[baseline].runs
     row = {"seeds": str(len(runs))}
     for axis in table.get("ratios", []):
         for accuracy in table["accuracies"]:
@@ -138,7 +163,12 @@ def write_row(study: Study, results: Mapping[str, Method], method: str, baseline
             arrived = arrivals(runs, axis, accuracy)
             row[f"{axis} to {accuracy:.0%}"] = write_arrivals(arrived, table.get("digits", 0))
     for key in table.get("means", []):
-        points = [point for run in runs.values() for point in run["curve"].get(key, []) if point is not None]
+        points = [
+            point
+            for run in runs.values()
+            for point in run["curve"].get(key, [])
+            if point is not None
+        ]
         row[MEASURES[key]] = f"{np.mean(points):.2f}" if points else "-"
     return row
 
@@ -156,20 +186,29 @@ def write_table(study: Study, results: Mapping[str, Method], baseline: str | Non
     """
     baseline = baseline or next(iter(study["methods"]))
     if baseline not in results:
-        raise SystemExit(f"error: baseline {baseline} has no runs; there are: {', '.join(results) or 'none'}")
+        raise SystemExit(
+            f"error: baseline {baseline} has no runs; there are: {', '.join(results) or 'none'}"
+        )
     rows = {name: write_row(study, results, name, baseline) for name in results}
     lines = [["", *rows[baseline]]]
-    lines += [[label_method(study, name, results[name].words), *row.values()] for name, row in rows.items()]
+    lines += [
+        [label_method(study, name, results[name].words), *row.values()]
+        for name, row in rows.items()
+    ]
     if study["table"].get("transpose"):
         lines = list(zip(*lines, strict=True))
     return markdown_table(lines[0], lines[1:], escape=False)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study")
     parser.add_argument("--results", type=Path)
-    parser.add_argument("--baseline", help="method to compare with; default: the first of the study")
+    parser.add_argument(
+        "--baseline", help="method to compare with; default: the first of the study"
+    )
     parser.add_argument("--axis", choices=("rollouts", "seconds"), default="rollouts")
     options = parser.parse_args()
     study = read_study(options.study)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training runs of studies through verl, on the CPU: a script of a recipe, and how its policies are measured."""
+"""Training runs of studies through verl, on the CPU: a script of a recipe, and how its policies are
+measured."""
 
 import os
 import shutil
@@ -26,7 +27,8 @@ from recipes.quickstart.evaluate import MAX_RESPONSE_LENGTH, evaluate, load_prob
 from recipes.run_statistics import PAIR_ACCURACY, run_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
-GATE, EXAMINED = "prime/gate/value", "prime/filter/examined"
+GATE = "prime/gate/value"
+EXAMINED = "prime/filter/examined"
 OVER_OUTCOME = "prime/process/return_std_over_outcome"
 
 
@@ -34,8 +36,8 @@ OVER_OUTCOME = "prime/process/return_std_over_outcome"
 class VerlTask:
     """Runs of a study in a folder.
 
-    A task has a ``script``, ``prepare``, which makes what the runs share and keeps what is there, and ``measure`` for a
-    policy on held-out problems, with the ``accuracy`` among its numbers.
+    A task has a ``script``, ``prepare``, which makes what the runs share and keeps what is there,
+    and ``measure`` for a policy on held-out problems, with the ``accuracy`` among its numbers.
     """
 
     study: Mapping[str, Any]
@@ -52,13 +54,21 @@ class VerlTask:
         """Return measurements by step: of the start, and of every checkpoint."""
         points = {0: self.measure(self.folder / "sft", knobs)}
         for step in find_complete_steps(run / "checkpoints"):
-            points[step] = self.measure(run / "checkpoints" / f"global_step_{step}" / "actor", knobs)
+            points[step] = self.measure(
+                run / "checkpoints" / f"global_step_{step}" / "actor", knobs
+            )
         return points
 
-    def command(self, words: Sequence[str], seed: int, run: Path) -> tuple[list[str], dict[str, str]]:
+    def command(
+        self, words: Sequence[str], seed: int, run: Path
+    ) -> tuple[list[str], dict[str, str]]:
         """Return the command of a run and its knobs."""
         words = [*self.study.get("words", []), *words]
-        knobs = {"SEED": str(seed), "STEPS": str(self.study["steps"]), "SAVE_FREQ": str(self.study["every"])}
+        knobs = {
+            "SEED": str(seed),
+            "STEPS": str(self.study["steps"]),
+            "SAVE_FREQ": str(self.study["every"]),
+        }
         knobs["KEEP"] = "null"
         knobs |= dict(word.split("=", 1) for word in words if word.split("=")[0].isupper())
         overrides = [word for word in words if not word.split("=")[0].isupper()]
@@ -68,7 +78,8 @@ class VerlTask:
         }
 
     def train(self, name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
-        """Return a run, from ``result.json`` in its folder if it is there; else train and measure it.
+        """Return a run, from ``result.json`` in its folder if it is there; else train and measure
+        it.
 
         ``RuntimeError``: the training failed, or the run is there with other settings.
         """
@@ -98,16 +109,20 @@ def run_logged(command: Sequence[str], knobs: Mapping[str, str], run: Path) -> N
     log = run / "log.txt"
     with log.open("a") as output:
         environment = {**os.environ, **knobs, "PYTHON": sys.executable}
-        done = subprocess.run(command, env=environment, cwd=ROOT, stdout=output, stderr=output, check=False)
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, stdout=output, stderr=output, check=False
+        )
     if done.returncode:
-        raise RuntimeError("\n".join([f"the end of {log}:", *log.read_text(errors="replace").splitlines()[-30:]]))
+        raise RuntimeError(
+            "\n".join([f"the end of {log}:", *log.read_text(errors="replace").splitlines()[-30:]])
+        )
 
 
 def describe_run(run: Path, points: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
     """Return ``curve``, lists by name over the measured steps, and ``end``, numbers by name.
 
-    Pair accuracy and gate of the curve are means since the last measured step. The end has the last measurement, the
-    median seconds of a step, and metrics of the PRM over the last ten steps.
+    Pair accuracy and gate of the curve are means since the last measured step. The end has the last
+    measurement, the median seconds of a step, and metrics of the PRM over the last ten steps.
     """
     config = OmegaConf.load(run / "hydra" / ".hydra" / "config.yaml")
     metrics = run_metrics(run)
@@ -124,14 +139,23 @@ def describe_run(run: Path, points: Mapping[int, Mapping[str, float]]) -> dict[s
         return round(float(np.mean(values)), 4) if values else None
 
     prompts = [
-        int(sum(row.get(EXAMINED, config.data.train_batch_size) for known, row in metrics.items() if 0 < known <= step))
+        int(
+            sum(
+                row.get(EXAMINED, config.data.train_batch_size)
+                for known, row in metrics.items()
+                if 0 < known <= step
+            )
+        )
         for step in steps
     ]
     curve: dict[str, list] = {
         "steps": steps,
         "prompts": prompts,
         "rollouts": [int(count * config.actor_rollout_ref.rollout.n) for count in prompts],
-        "seconds": [round(sum(value for known, value in seconds.items() if known <= step), 3) for step in steps],
+        "seconds": [
+            round(sum(value for known, value in seconds.items() if known <= step), 3)
+            for step in steps
+        ],
         **{name: [round(points[step][name], 5) for step in steps] for name in points[steps[-1]]},
     }
     for name, key in (("pair_accuracy", PAIR_ACCURACY), ("gate", GATE)):
@@ -148,7 +172,9 @@ def describe_run(run: Path, points: Mapping[int, Mapping[str, float]]) -> dict[s
     return {"curve": curve, "end": end}
 
 
-def prepare_start(folder: Path, write_data: Callable[[Path], None], train: Callable[[Path, Path], None]) -> None:
+def prepare_start(
+    folder: Path, write_data: Callable[[Path], None], train: Callable[[Path, Path], None]
+) -> None:
     """Write ``data`` and the warm-started policy ``sft`` into the folder; keep what is complete."""
     if not (folder / "data" / "data.json").exists():
         write_data(folder / "data")
@@ -157,7 +183,8 @@ def prepare_start(folder: Path, write_data: Callable[[Path], None], train: Calla
 
 
 class Quickstart(VerlTask):
-    """The quickstart's task. Options: those of ``recipes.quickstart.quickstart_data.write_data``."""
+    """The quickstart's task. Options: those of
+    ``recipes.quickstart.quickstart_data.write_data``."""
 
     script = "quickstart/train.sh"
 
@@ -167,8 +194,13 @@ class Quickstart(VerlTask):
 
     def measure(self, policy: Path, knobs: Mapping[str, str]) -> dict[str, float]:
         length = int(knobs.get("MAX_RESPONSE_LENGTH", MAX_RESPONSE_LENGTH))
-        result = evaluate(policy, self.folder / "data" / "test.parquet", seed=0, max_response_length=length)
-        return {"accuracy": result["temperature_1"]["accuracy"], "greedy": result["greedy"]["accuracy"]}
+        result = evaluate(
+            policy, self.folder / "data" / "test.parquet", seed=0, max_response_length=length
+        )
+        return {
+            "accuracy": result["temperature_1"]["accuracy"],
+            "greedy": result["greedy"]["accuracy"],
+        }
 
 
 class Agent(VerlTask):
@@ -186,7 +218,8 @@ class Agent(VerlTask):
 
 
 class Pspo(VerlTask):
-    """The task of the PSPO-WRS quickstart, with the step reward model that the knob STEP_RM names."""
+    """The task of the PSPO-WRS quickstart, with the step reward model that the knob STEP_RM
+    names."""
 
     script = "pspo_wrs/train_cpu.sh"
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as they come from rollouts, for hypothesis: groups of any size in any order, holes, padding, garbage."""
+"""Batches as they come from rollouts, for hypothesis: groups of any size in any order, holes,
+padding, garbage."""
 
 import random
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from prime_ext.algorithms.steps import step_spans
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 @dataclass
@@ -23,7 +25,9 @@ class Batch:
     label_B: torch.Tensor
 
     def permuted(self, order: list[int]) -> "Batch":
-        return Batch(self.reward_BT[order], self.mask_BT[order], self.group_B[order], self.label_B[order])
+        return Batch(
+            self.reward_BT[order], self.mask_BT[order], self.group_B[order], self.label_B[order]
+        )
 
     @property
     def rows(self) -> list[int]:  # without padding
@@ -39,7 +43,9 @@ class Batch:
         """Return these values at the valid tokens of each row, 0 elsewhere, ``(B, T)``."""
         result_BT = torch.zeros_like(self.reward_BT)
         for row in self.rows:
-            result_BT[row, self.tokens(row)] = torch.tensor(values_of_row(row), dtype=result_BT.dtype)
+            result_BT[row, self.tokens(row)] = torch.tensor(
+                values_of_row(row), dtype=result_BT.dtype
+            )
         return result_BT
 
     def members(self, row: int) -> list[int]:  # of the same prompt
@@ -47,12 +53,16 @@ class Batch:
 
 
 def to_go(values: list[float], discount: float = 1.0) -> list[float]:
-    return [sum(discount**lag * value for lag, value in enumerate(values[k:])) for k in range(len(values))]
+    return [
+        sum(discount**lag * value for lag, value in enumerate(values[k:]))
+        for k in range(len(values))
+    ]
 
 
 @st.composite
 def batches(draw, holes: bool = True, padding: bool = True, min_group: int = 1, max_group: int = 5):
-    """Draw float64 batches, so that a comparison with a loop over Python floats has no rounding to excuse."""
+    """Draw float64 batches, so that a comparison with a loop over Python floats has no rounding to
+    excuse."""
     sizes = draw(st.lists(st.integers(min_group, max_group), min_size=1, max_size=4))
     n_tokens = draw(st.integers(1, 6))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
@@ -63,8 +73,13 @@ def batches(draw, holes: bool = True, padding: bool = True, min_group: int = 1, 
             mask = [float(t < length) for t in range(n_tokens)]
             if holes:
                 # The first and the last token of a response are never a tool's answer.
-                mask = [m if t in (0, length - 1) or rng.random() < 0.7 else 0.0 for t, m in enumerate(mask)]
-            reward = [rng.uniform(-3, 3) if m else rng.choice([0.0, 7.0, NAN, INF, -INF]) for m in mask]
+                mask = [
+                    m if t in (0, length - 1) or rng.random() < 0.7 else 0.0
+                    for t, m in enumerate(mask)
+                ]
+            reward = [
+                rng.uniform(-3, 3) if m else rng.choice([0.0, 7.0, NAN, INF, -INF]) for m in mask
+            ]
             rows.append((reward, mask, 10 * group + 3, rng.choice([0.0, 1.0, 1.0, 0.25, 0.5])))
     if padding:
         for _ in range(draw(st.integers(0, 3))):
@@ -99,10 +114,14 @@ def random_spans(batch: Batch, seed: int):
 
 @st.composite
 def step_scores(draw, low=0.0, high=1.0, most=12):
-    """Draw scores with garbage after the last step, and the mask of steps; some rows have no steps."""
+    """Draw scores with garbage after the last step, and the mask of steps; some rows have no
+    steps."""
     counts = draw(st.lists(st.integers(0, most), min_size=1, max_size=6))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     width = max(1, *counts, 0)
-    rows = [[rng.uniform(low, high) if k < n else rng.choice([NAN, INF, -5.0]) for k in range(width)] for n in counts]
+    rows = [
+        [rng.uniform(low, high) if k < n else rng.choice([NAN, INF, -5.0]) for k in range(width)]
+        for n in counts
+    ]
     mask_BS = torch.tensor([[k < n for k in range(width)] for n in counts])
     return torch.tensor(rows, dtype=torch.float64), mask_BS

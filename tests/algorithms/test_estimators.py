@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every advantage estimator: against verl's own for outcomes, against loops for process rewards, and its edge cases."""
+"""Every advantage estimator: against verl's own for outcomes, against loops for process rewards,
+and its edge cases."""
 
 import statistics
 from dataclasses import replace
@@ -27,9 +28,14 @@ discounts = st.sampled_from([1.0, 0.9])
 
 
 def token_rewards(batch, penalty=0.0):
-    """Return the label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
+    """Return the label at the last token, minus a penalty of its own for each token; garbage
+    outside the mask."""
     penalty_BT = penalty * batch.reward_BT if penalty else 0.0
-    return torch.where(batch.mask_BT.bool(), batch.label_B[:, None] * mark_last_token(batch.mask_BT) - penalty_BT, NAN)
+    return torch.where(
+        batch.mask_BT.bool(),
+        batch.label_B[:, None] * mark_last_token(batch.mask_BT) - penalty_BT,
+        NAN,
+    )
 
 
 def of_outcome(batch, estimator, penalty=0.0, **options):
@@ -44,12 +50,13 @@ def given_fields(batch, seed=0):
     return given | {"turn_end_BT": turn_boundaries(batch.mask_BT, batch.mask_BT)}
 
 
-# ---- outcome only: verl's own ------------------------------------------------------------------------------------
+# ---- outcome only: verl's own --------------------------------------------------------------------
 
 
 def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, penalty=0.0):
     """Return verl's advantage of the rows that are not padding, 0 elsewhere."""
-    rows, mask_BT = batch.rows, batch.mask_BT[batch.rows]
+    rows = batch.rows
+    mask_BT = batch.mask_BT[batch.rows]
     tensors = {"response_mask": mask_BT, "token_level_rewards": token_rewards(batch, penalty)[rows]}
     tensors |= {"values": value_BT[rows]} if value_BT is not None else {}
     # verl's tensors are 0 outside the mask.
@@ -78,10 +85,13 @@ def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_
     name, batch, discount, gae_lambda, penalty
 ):
     # The discount of the others is 1 in verl.
-    own, ours = discount if name == "gae" else 1.0, name.removesuffix("_vectorized")
+    own = discount if name == "gae" else 1.0
+    ours = name.removesuffix("_vectorized")
     fields = given_fields(batch)
     source = of_outcome(batch, ours, penalty, discount=own, gae_lambda=gae_lambda, **fields)
-    advantage_BT, return_BT, _ = combine_sources({"outcome": source}, batch.mask_BT, batch.group_B, name == "gae")
+    advantage_BT, return_BT, _ = combine_sources(
+        {"outcome": source}, batch.mask_BT, batch.group_B, name == "gae"
+    )
     if name == "gae":
         # Without spread, verl's (sum + 1e-8) in the mean is blown up by its own 1 / sqrt(0 + 1e-8).
         values = return_BT[batch.mask_BT.bool()]
@@ -93,18 +103,22 @@ def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_
     torch.testing.assert_close(advantage_BT, expected_BT, atol=1e-6, rtol=1e-6)
 
 
-# ---- process rewards: loops --------------------------------------------------------------------------------------
+# ---- process rewards: loops ----------------------------------------------------------------------
 
 
 def centered(batch, source, i, paid):
-    """Return what is left of the reward of each paid token of row i, written out response by response."""
+    """Return what is left of the reward of each paid token of row i, written out response by
+    response."""
     members = batch.members(i)
-    others, n = [j for j in members if j != i], len(members)
+    others = [j for j in members if j != i]
+    n = len(members)
     if not others:
         return dict.fromkeys(paid[i], 0.0)
     if source.estimator == "rloo_per_token":
         total = sum(sum(paid[j].values()) for j in others)
-        per_token, begin, left = total / max(1, sum(len(batch.tokens(j)) for j in others)), 0, {}
+        per_token = total / max(1, sum(len(batch.tokens(j)) for j in others))
+        begin = 0
+        left = {}
         for end, reward in paid[i].items():
             left[end] = reward - per_token * sum(begin <= t <= end for t in batch.tokens(i))
             begin = end + 1
@@ -120,18 +134,26 @@ def centered(batch, source, i, paid):
 
 def by_loops(batch, source):
     """Return the advantage of every estimator that knows no turns."""
-    name, discount = source.estimator, source.discount
+    name = source.estimator
+    discount = source.discount
     places = {i: batch.tokens(i) for i in batch.rows}
-    paid = {i: {t: float(source.reward_BT[i, t]) for t in places[i] if source.mask_BT[i, t]} for i in batch.rows}
+    paid = {
+        i: {t: float(source.reward_BT[i, t]) for t in places[i] if source.mask_BT[i, t]}
+        for i in batch.rows
+    }
 
     def row(i):
-        tokens, rewards = places[i], [paid[i].get(t, 0.0) for t in places[i]]
+        tokens = places[i]
+        rewards = [paid[i].get(t, 0.0) for t in places[i]]
         value = None if source.value_BT is None else [*source.value_BT[i, tokens].tolist(), 0.0]
         if name == "gae":
             delta = [r + discount * value[k + 1] - value[k] for k, r in enumerate(rewards)]
             return to_go(delta, discount * source.gae_lambda)
         if name in ("reinforce", "prm_value"):
-            return [r - (value[k] if name == "prm_value" else 0.0) for k, r in enumerate(to_go(rewards, discount))]
+            return [
+                r - (value[k] if name == "prm_value" else 0.0)
+                for k, r in enumerate(to_go(rewards, discount))
+            ]
         left = centered(batch, source, i, paid)
         return to_go([left.get(t, 0.0) for t in tokens], discount)
 
@@ -141,24 +163,35 @@ def by_loops(batch, source):
 @pytest.mark.parametrize("name", WITHOUT_TURNS)
 @given(batch=batches(), data=st.data(), discount=discounts)
 def test_the_advantage_of_process_rewards_is_that_of_the_loops(name, batch, data, discount):
-    seed, form = data.draw(st.integers(0, 1000)), data.draw(st.sampled_from(["released", "paper"]))
+    seed = data.draw(st.integers(0, 1000))
+    form = data.draw(st.sampled_from(["released", "paper"]))
     spans = random_spans(batch, seed)
-    paid_BT = batch.mask_BT if data.draw(st.booleans()) else place_at_ends(spans.mask_BS.double(), spans)
-    options = {"discount": discount, "form": form, "gae_lambda": data.draw(st.sampled_from([0.0, 0.5, 1.0]))}
+    paid_BT = (
+        batch.mask_BT if data.draw(st.booleans()) else place_at_ends(spans.mask_BS.double(), spans)
+    )
+    options = {
+        "discount": discount,
+        "form": form,
+        "gae_lambda": data.draw(st.sampled_from([0.0, 0.5, 1.0])),
+    }
     options |= given_fields(batch, seed)
-    source = RewardSource(torch.where(paid_BT.bool(), batch.reward_BT, NAN), paid_BT, estimator=name, **options)
+    source = RewardSource(
+        torch.where(paid_BT.bool(), batch.reward_BT, NAN), paid_BT, estimator=name, **options
+    )
     result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
     torch.testing.assert_close(result_BT, by_loops(batch, source), atol=1e-10, rtol=1e-10)
 
 
-# ---- edges common to all -----------------------------------------------------------------------------------------
+# ---- edges common to all -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @given(batch=batches(), seed=st.integers(0, 1000), discount=discounts)
 def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, discount):
     def advantage(part, fields, group_B):
-        source = RewardSource(part.reward_BT, part.mask_BT, discount=discount, estimator=name, **fields)
+        source = RewardSource(
+            part.reward_BT, part.mask_BT, discount=discount, estimator=name, **fields
+        )
         return combine_sources({"process": source}, part.mask_BT, group_B, False)[0]
 
     fields = given_fields(batch)
@@ -167,23 +200,36 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
     for rows in (orders(batch, seed), batch.rows):
         part = batch.permuted(rows)
         moved = {key: value[rows] for key, value in fields.items()}
-        # Singletons whitened alone may be blown up from rounding errors: hence no relative comparison at zero.
-        torch.testing.assert_close(advantage(part, moved, 77 - part.group_B), reference_BT[rows], atol=1e-6, rtol=1e-6)
+        # Singletons whitened alone may be blown up from rounding errors: hence no relative
+        # comparison at zero.
+        torch.testing.assert_close(
+            advantage(part, moved, 77 - part.group_B), reference_BT[rows], atol=1e-6, rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
 def test_a_group_of_equal_outcomes_receives_zero_and_no_rounding_error_is_blown_up(name, reward):
-    """Seven times 0.1 in float32 does not average to 0.1; divided by 1e-6 the difference would count."""
+    """Seven times 0.1 in float32 does not average to 0.1; divided by 1e-6 the difference would
+    count."""
     mask_BT = torch.ones(7, 2)
     last_BT = mark_last_token(mask_BT)
     source = RewardSource(reward * last_BT, last_BT, estimator=name)
-    advantage_BT = combine_sources({"outcome": source}, mask_BT, torch.zeros(7, dtype=torch.int64), False)[0]
+    advantage_BT = combine_sources(
+        {"outcome": source}, mask_BT, torch.zeros(7, dtype=torch.int64), False
+    )[0]
     assert advantage_BT.abs().max() <= (0.0 if name == "grpo" else 1e-6)
 
 
-@given(batches(), st.sampled_from(GROUP_ESTIMATORS), st.sampled_from(GROUP_ESTIMATORS), st.sampled_from([0.3, 2.0]))
-def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_whitening(batch, one, other, weight):
+@given(
+    batches(),
+    st.sampled_from(GROUP_ESTIMATORS),
+    st.sampled_from(GROUP_ESTIMATORS),
+    st.sampled_from([0.3, 2.0]),
+)
+def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_whitening(
+    batch, one, other, weight
+):
     outcome = of_outcome(batch, one)
     process = RewardSource(batch.reward_BT, batch.mask_BT, weight, estimator=other)
     result = combine_sources({"outcome": outcome, "process": process}, batch.mask_BT, batch.group_B)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's losses: the formulas in loops, and that neither micro-batches nor row order change value or gradient."""
+"""The PRM's losses: the formulas in loops, and that neither micro-batches nor row order change
+value or gradient."""
 
 import math
 
@@ -24,14 +25,19 @@ def sigmoid(x):
 
 
 class Case:
-    """A batch with log-ratios before the update (garbage in padding) and labels that the loss takes."""
+    """A batch with log-ratios before the update (garbage in padding) and labels that the loss
+    takes."""
 
     def __init__(self, name: str, batch: Batch):
-        self.entry, self.batch = PRM_LOSSES[name], batch
-        self.mask_BT, self.group_B = batch.mask_BT, batch.group_B
+        self.entry = PRM_LOSSES[name]
+        self.batch = batch
+        self.mask_BT = batch.mask_BT
+        self.group_B = batch.group_B
         self.valid_B = batch.mask_BT.any(-1)
         self.ratio_BT = torch.where(batch.mask_BT.bool(), batch.reward_BT, 0.0)
-        self.label_B = batch.label_B if self.entry.allows_soft_labels else (batch.label_B > 0.5).double()
+        self.label_B = (
+            batch.label_B if self.entry.allows_soft_labels else (batch.label_B > 0.5).double()
+        )
         # What the PRM said before the update, and not what it says now.
         now_B = self.ratio_BT.sum(-1)
         self.score_B = torch.where(self.valid_B, (0.7 * now_B + 0.1).round(decimals=0), NAN)
@@ -39,24 +45,30 @@ class Case:
     def rows(self, order=None) -> RowFields:
         order = list(range(len(self.group_B))) if order is None else order
         scores = [self.score_B[order]] if self.entry.needs_scores else []
-        rows = self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores)
+        rows = self.entry.prepare(
+            self.label_B[order], self.group_B[order], self.valid_B[order], *scores
+        )
         assert rows.weight_B.dtype == rows.target_B.dtype == self.label_B.dtype
         return rows
 
     def loss(self, ratio_BT, rows: RowFields, beta, part=slice(None), **options):
-        """Return the loss of a mini-batch that is the whole batch, or the part of it that a micro-batch contributes."""
+        """Return the loss of a mini-batch that is the whole batch, or the part of it that a
+        micro-batch contributes."""
         weight_B = rows.weight_B / max(1, int(self.valid_B.sum()))
         rows = RowFields(weight_B, rows.target_B, rows.offset_B)
         return self.entry.loss(ratio_BT[part], self.mask_BT[part], rows[part], beta, **options)
 
 
-# ---- the formulas, response by response --------------------------------------------------------------------------
+# ---- the formulas, response by response ----------------------------------------------------------
 
 
 def terms(name, case, i, beta, bias):
     """Return the relative weight before scaling to the mean 1, and the loss of the row."""
-    batch, label, members = case.batch, float(case.label_B[i]), case.batch.members(i)
-    h, sign = sum(float(batch.reward_BT[i, t]) for t in batch.tokens(i)), 1 if label > 0 else -1
+    batch = case.batch
+    label = float(case.label_B[i])
+    members = case.batch.members(i)
+    h = sum(float(batch.reward_BT[i, t]) for t in batch.tokens(i))
+    sign = 1 if label > 0 else -1
     if name == "ce":
         return 1.0, label * softplus(-beta * h - bias) + (1 - label) * softplus(beta * h + bias)
     if name == "dpo":
@@ -81,13 +93,19 @@ def test_equals_the_formula_averaged_over_the_rows_of_the_batch(name, batch, bet
     pairs = {i: terms(name, case, i, beta, bias) for i in batch.rows}
     counting = [weight for weight, _ in pairs.values() if weight > 0]
     scale = 1.0 if not counting else len(counting) / sum(counting)
-    expected = sum(weight * scale * loss for weight, loss in pairs.values()) / max(1, len(batch.rows))
+    expected = sum(weight * scale * loss for weight, loss in pairs.values()) / max(
+        1, len(batch.rows)
+    )
     rows = case.rows()
-    assert float(case.loss(case.ratio_BT, rows, beta, **options)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    assert (rows.weight_B > 0).tolist() == [i in pairs and pairs[i][0] > 0 for i in range(len(batch.group_B))]
+    assert float(case.loss(case.ratio_BT, rows, beta, **options)) == pytest.approx(
+        expected, rel=1e-6, abs=1e-9
+    )
+    assert (rows.weight_B > 0).tolist() == [
+        i in pairs and pairs[i][0] > 0 for i in range(len(batch.group_B))
+    ]
 
 
-# ---- micro-batches, ranks, order ---------------------------------------------------------------------------------
+# ---- micro-batches, ranks, order -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -99,7 +117,9 @@ def test_value_and_gradient_are_the_same_for_any_cut_order_and_padding(name, bat
     whole.backward()
     assert not whole_BT.grad[~batch.mask_BT.bool()].any()
     alone = Case(name, batch.permuted(batch.rows))
-    assert float(alone.loss(alone.ratio_BT, alone.rows(), 0.3)) == pytest.approx(float(whole), rel=1e-9)
+    assert float(alone.loss(alone.ratio_BT, alone.rows(), 0.3)) == pytest.approx(
+        float(whole), rel=1e-9
+    )
 
     order = orders(batch, seed)
     back = torch.tensor(order).argsort().tolist()
@@ -123,13 +143,14 @@ def one_row(target, offset=0.0):
     [
         *[(name, 1000.0, one_row(0.0), 1.0, 1000.0, 1.0) for name in LOSSES if name != "kto"],
         *[(name, -1000.0, one_row(1.0), 1.0, 1000.0, -1.0) for name in LOSSES if name != "kto"],
-        # By its own definition it saturates, but not by rounding: 1 - sigmoid(x) is exactly 0 in float32 from 17 on.
+        # By its own definition it saturates, but not by rounding: 1 - sigmoid(x) is exactly 0 in
+        # float32 from 17 on.
         ("kto", 30.0, one_row(1.0), 1.0, math.exp(-30), -math.exp(-30)),
     ],
 )
 def test_a_saturated_prm_keeps_its_gradient(name, h, row, beta, expected, slope):
-    """A probability before the logarithm caps the loss at 100 (PRIME's BCELoss) or makes it infinite (the recipe's
-    log(sigmoid)), and the gradient vanishes."""
+    """A probability before the logarithm caps the loss at 100 (PRIME's BCELoss) or makes it
+    infinite (the recipe's log(sigmoid)), and the gradient vanishes."""
     ratio_BT = torch.tensor([[h]], requires_grad=True)
     loss = PRM_LOSSES[name].loss(ratio_BT, torch.ones(1, 1), row, beta)
     loss.backward()
@@ -145,11 +166,24 @@ def test_labels_and_scores_that_a_loss_cannot_use_are_refused(name):
         wrong += [(1.0, NAN, "before the update are not finite")]
     for label, score, message in wrong:
         with pytest.raises(ValueError, match=message):
-            entry.prepare(torch.tensor([label]), torch.zeros(1), torch.ones(1, dtype=torch.bool), torch.tensor([score]))
+            entry.prepare(
+                torch.tensor([label]),
+                torch.zeros(1),
+                torch.ones(1, dtype=torch.bool),
+                torch.tensor([score]),
+            )
 
 
 @pytest.mark.parametrize(
-    ("mean", "logit"), [(0.5, 0.0), (0.3, math.log(0.3 / 0.7)), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)]
+    ("mean", "logit"),
+    [
+        (0.5, 0.0),
+        (0.3, math.log(0.3 / 0.7)),
+        (0.0, -4.0),
+        (1.0, 4.0),
+        (1e-4, -4.0),
+        (1 - 1e-4, 4.0),
+    ],
 )
 def test_the_starting_value_of_a_bias_is_bounded(mean, logit):
     assert compute_logit(mean) == logit

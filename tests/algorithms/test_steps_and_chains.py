@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on tokens. Checked
-against golden values of the papers and of released code, and against loops over tokens."""
+"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on
+tokens. Checked against golden values of the papers and of released code, and against loops over
+tokens."""
 
 import math
 from typing import get_args
@@ -44,9 +45,13 @@ def test_spans_cut_after_boundaries_and_the_last_valid_token_closes_the_last_ste
         assert spans.mask_BS[i].tolist() == [True] * n + [False] * (spans.mask_BS.shape[1] - n)
         assert int(spans.count_B[i]) == n
         assert spans.end_BS[i, :n].tolist() == [step[-1] for step in expected]
-        assert spans.length_BS[i].tolist() == [len(s) for s in expected] + [0] * (spans.mask_BS.shape[1] - n)
+        assert spans.length_BS[i].tolist() == [len(s) for s in expected] + [0] * (
+            spans.mask_BS.shape[1] - n
+        )
         number = {t: k for k, step in enumerate(expected) for t in step}
-        assert spans.step_BT[i].tolist() == [number.get(t, -1) for t in range(spans.step_BT.shape[1])]
+        assert spans.step_BT[i].tolist() == [
+            number.get(t, -1) for t in range(spans.step_BT.shape[1])
+        ]
 
 
 @given(batches(), st.integers(0, 1000))
@@ -65,14 +70,20 @@ def test_values_of_steps_go_back_and_forth(batch, seed):
     assert int(place_at_ends(spans.mask_BS.float(), spans).sum()) == int(spans.mask_BS.sum())
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=8).filter(any), st.lists(st.integers(0, 7), max_size=4))
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=8).filter(any),
+    st.lists(st.integers(0, 7), max_size=4),
+)
 def test_a_step_ends_at_its_last_valid_token_or_before_it(mask, ends):
     valid = [t for t, one in enumerate(mask) if one]
     expected = [max((t for t in valid if t <= end), default=valid[0]) for end in ends]
-    assert find_valid_ends(torch.tensor(ends, dtype=torch.long), torch.tensor(mask)).tolist() == expected
+    assert (
+        find_valid_ends(torch.tensor(ends, dtype=torch.long), torch.tensor(mask)).tolist()
+        == expected
+    )
 
 
-# ---- credit and shaping ---------------------------------------------------------------------------------------------
+# ---- credit and shaping --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", get_args(Credit))
@@ -85,17 +96,21 @@ def test_every_credit_is_that_of_the_loops(name, steps):
         p = row[mask_S].tolist()
         weights = [math.exp(-x / 0.1) for x in p]
         min_form = [w / sum(weights) * x for w, x in zip(weights, p, strict=True)]
-        assert found_S[mask_S].tolist() == pytest.approx({"sum": p, "min_form": min_form}[name], abs=1e-9)
+        assert found_S[mask_S].tolist() == pytest.approx(
+            {"sum": p, "min_form": min_form}[name], abs=1e-9
+        )
 
 
 @given(batches())
 def test_a_response_is_paid_the_sum_at_its_last_token(batch):
     paid_BT, source_BT = ProcessShaping("response")(batch.reward_BT, batch.mask_BT)
     for i in batch.rows:
-        assert paid_BT[i, source_BT[i].bool()].tolist() == pytest.approx([sum(batch.rewards(i))], abs=1e-6)
+        assert paid_BT[i, source_BT[i].bool()].tolist() == pytest.approx(
+            [sum(batch.rewards(i))], abs=1e-6
+        )
 
 
-# ---- accumulated scores ---------------------------------------------------------------------------------------------
+# ---- accumulated scores --------------------------------------------------------------------------
 
 
 PAPER = ChainReward(shape="weibull")
@@ -108,7 +123,11 @@ MODE_NAMES = sorted(MODES)
 def accumulate_by_loops(p, mode):
     if not p:
         return 0.0
-    loops = {"mean": lambda: sum(p) / len(p), "geometric": lambda: math.prod(p) ** (1 / len(p)), "min": lambda: min(p)}
+    loops = {
+        "mean": lambda: sum(p) / len(p),
+        "geometric": lambda: math.prod(p) ** (1 / len(p)),
+        "min": lambda: min(p),
+    }
     return loops[mode]()
 
 
@@ -132,7 +151,7 @@ def test_the_geometric_mean_does_not_underflow_where_a_product_in_float32_does(s
     assert float(accumulate(score_BS, torch.ones(1, n_steps))) == pytest.approx(score, rel=1e-4)
 
 
-# ---- score times factor ---------------------------------------------------------------------------------------------
+# ---- score times factor --------------------------------------------------------------------------
 
 
 def chain(*scores):
@@ -163,7 +182,8 @@ def test_golden_rewards(reward, scores, expected):
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_a_chain_of_one_step_is_worth_0_or_is_valued_like_others_and_one_of_none_is_worth_0(shape):
-    score_BS, mask_BS = torch.full((2, 1), 0.5), torch.tensor([[1], [0]])
+    score_BS = torch.full((2, 1), 0.5)
+    mask_BS = torch.tensor([[1], [0]])
     assert ChainReward(shape=shape)(score_BS, mask_BS).reward_B.tolist() == [0.0, 0.0]
     kept = ChainReward(shape=shape, single_step="keep")(score_BS, mask_BS)
     assert float(kept.reward_B[0]) > 0 and float(kept.reward_B[1]) == 0.0
@@ -171,12 +191,20 @@ def test_a_chain_of_one_step_is_worth_0_or_is_valued_like_others_and_one_of_none
         assert float(kept.reward_B[0]) == pytest.approx(0.5 * 0.680871, abs=5e-7)
 
 
-# ---- length shaping -------------------------------------------------------------------------------------------------
+# ---- length shaping ------------------------------------------------------------------------------
 
 
 SIX = 5e-7
 # The paper's curve: k = 1.5, lambda = 8, C = 10.735.
-WEIBULL_VALUES = {1: 0.680871, 2: 0.888150, 3: 0.979688, 4: 0.999406, 5: 0.970858, 8: 0.740472, 12: 0.392644}
+WEIBULL_VALUES = {
+    1: 0.680871,
+    2: 0.888150,
+    3: 0.979688,
+    4: 0.999406,
+    5: 0.970858,
+    8: 0.740472,
+    12: 0.392644,
+}
 # s, n: ff(s, n) of the released code, whose reward is s * ff.
 RELEASED_VALUES = [
     (0.9, 2, 2.446454),
@@ -214,8 +242,18 @@ def test_golden_mode_and_peak_of_the_weibull():
 
 
 def test_golden_gaussian_of_the_predecessor():
-    golden = {2: 0.604927, 3: 0.880163, 4: 0.997356, 5: 0.880163, 6: 0.604927, 8: 0.134977, 10: 0.011080}
-    assert gaussian(torch.tensor(list(golden))).tolist() == pytest.approx(list(golden.values()), abs=SIX)
+    golden = {
+        2: 0.604927,
+        3: 0.880163,
+        4: 0.997356,
+        5: 0.880163,
+        6: 0.604927,
+        8: 0.134977,
+        10: 0.011080,
+    }
+    assert gaussian(torch.tensor(list(golden))).tolist() == pytest.approx(
+        list(golden.values()), abs=SIX
+    )
     # The same area makes another peak.
     assert float(gaussian(one(4.0), std=1.0)) == pytest.approx(1.994711, abs=SIX)
     assert gaussian(torch.tensor([4])).dtype == torch.float32
@@ -223,10 +261,12 @@ def test_golden_gaussian_of_the_predecessor():
 
 @pytest.mark.parametrize(("score", "steps", "factor"), RELEASED_VALUES)
 def test_golden_values_of_the_released_code(score, steps, factor):
-    assert score * float(released(one(score), torch.tensor([steps]))) == pytest.approx(factor, abs=SIX)
+    assert score * float(released(one(score), torch.tensor([steps]))) == pytest.approx(
+        factor, abs=SIX
+    )
 
 
-# ---- implicit step rewards on tokens --------------------------------------------------------------------------------
+# ---- implicit step rewards on tokens -------------------------------------------------------------
 
 
 SIGMOID = StepScore("sigmoid")
@@ -234,32 +274,53 @@ SIGMOID = StepScore("sigmoid")
 
 def test_golden_scores_of_summed_rewards():
     """sigmoid(1) = .731059, sigmoid(-2) = .119203."""
-    sum_BS, mask_BS = torch.tensor([[1.0, -2.0, NAN]]), torch.tensor([[1, 1, 0]])
+    sum_BS = torch.tensor([[1.0, -2.0, NAN]])
+    mask_BS = torch.tensor([[1, 1, 0]])
     assert StepScore("none")(sum_BS, mask_BS).tolist() == [[1.0, -2.0, 0.0]]
-    assert SIGMOID(sum_BS, mask_BS)[0].tolist() == pytest.approx([0.731059, 0.119203, 0.0], abs=5e-7)
-    assert StepScore("sigmoid", 0.5)(2 * sum_BS, mask_BS)[0].tolist() == SIGMOID(sum_BS, mask_BS)[0].tolist()
+    assert SIGMOID(sum_BS, mask_BS)[0].tolist() == pytest.approx(
+        [0.731059, 0.119203, 0.0], abs=5e-7
+    )
+    assert (
+        StepScore("sigmoid", 0.5)(2 * sum_BS, mask_BS)[0].tolist()
+        == SIGMOID(sum_BS, mask_BS)[0].tolist()
+    )
 
 
 @pytest.mark.parametrize("reward_position", get_args(RewardPosition))
 @pytest.mark.parametrize("credit", get_args(Credit))
 @given(batch=batches(padding=True), seed=seeds)
-def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(reward_position, credit, batch, seed):
+def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(
+    reward_position, credit, batch, seed
+):
     spans = random_spans(batch, seed)
-    shaping = ProcessShaping("step", credit=credit, score=SIGMOID, chain=PAPER, reward_position=reward_position)
+    shaping = ProcessShaping(
+        "step", credit=credit, score=SIGMOID, chain=PAPER, reward_position=reward_position
+    )
     paid_BT, source_BT = shaping(batch.reward_BT, batch.mask_BT, spans)
     end_BT = place_at_ends(spans.mask_BS.float(), spans)
-    where = {"last_token": mark_last_token(batch.mask_BT), "step_ends": end_BT, "tokens": batch.mask_BT}
-    assert torch.equal(source_BT.bool(), where[reward_position].bool()) and not paid_BT[~source_BT.bool()].any()
+    where = {
+        "last_token": mark_last_token(batch.mask_BT),
+        "step_ends": end_BT,
+        "tokens": batch.mask_BT,
+    }
+    assert (
+        torch.equal(source_BT.bool(), where[reward_position].bool())
+        and not paid_BT[~source_BT.bool()].any()
+    )
     for i in batch.rows:
         ends = spans.end_BS[i, spans.mask_BS[i]].tolist()
-        tokens, scores, start = batch.tokens(i), [], 0
+        tokens = batch.tokens(i)
+        scores = []
+        start = 0
         for end in ends:
             inside = [t for t in tokens if start <= t <= end]
             scores.append(1 / (1 + math.exp(-sum(float(batch.reward_BT[i, t]) for t in inside))))
             start = end + 1
         n = len(ends)
         factor = 10.735 * 1.5 / 8 * math.sqrt(n / 8) * math.exp(-((n / 8) ** 1.5)) if n > 1 else 0.0
-        assert float(paid_BT[i].sum()) == pytest.approx(math.prod(scores) ** (1 / n) * factor, abs=1e-6)
+        assert float(paid_BT[i].sum()) == pytest.approx(
+            math.prod(scores) ** (1 / n) * factor, abs=1e-6
+        )
 
 
 def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
@@ -269,20 +330,30 @@ def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
     equal_BT, _ = ProcessShaping("step", **common)(reward_BT, torch.ones(1, 4), spans)
     total = float(equal_BT.sum())
     assert equal_BT[0].tolist() == pytest.approx([0.0, total / 3, total / 3, total / 3])
-    worst_BT, _ = ProcessShaping("step", credit="min_form", **common)(reward_BT, torch.ones(1, 4), spans)
+    worst_BT, _ = ProcessShaping("step", credit="min_form", **common)(
+        reward_BT, torch.ones(1, 4), spans
+    )
     # Scores sigmoid(1), sigmoid(-2), sigmoid(1).
     weights = [math.exp(-10 * one) for one in (0.731059, 0.119203, 0.731059)]
-    assert worst_BT[0].tolist() == pytest.approx([0.0, *(total * w / sum(weights) for w in weights)], abs=1e-6)
+    assert worst_BT[0].tolist() == pytest.approx(
+        [0.0, *(total * w / sum(weights) for w in weights)], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_every_combination_is_finite_for_empty_single_and_long_responses(mode, shape):
     mask_BT = torch.zeros(4, 800)
-    mask_BT[1, 0], mask_BT[2, :3], mask_BT[3] = 1, 1, 1
-    reward_BT = torch.where(mask_BT.bool(), 0.05 * torch.randn(4, 800, generator=torch.Generator().manual_seed(0)), NAN)
+    mask_BT[1, 0] = 1
+    mask_BT[2, :3] = 1
+    mask_BT[3] = 1
+    reward_BT = torch.where(
+        mask_BT.bool(), 0.05 * torch.randn(4, 800, generator=torch.Generator().manual_seed(0)), NAN
+    )
     spans = step_spans(torch.ones(4, 800), mask_BT)
-    shaping = ProcessShaping("step", score=StepScore("sigmoid"), chain=ChainReward(mode, shape=shape))
+    shaping = ProcessShaping(
+        "step", score=StepScore("sigmoid"), chain=ChainReward(mode, shape=shape)
+    )
     paid_BT, _ = shaping(reward_BT, mask_BT, spans)
     assert paid_BT.isfinite().all() and not paid_BT[:2].any() and float(paid_BT[2].sum()) > 0
     value = shaping.chain_value(reward_BT, spans)
@@ -301,7 +372,8 @@ def test_scores_that_are_not_finite_are_refused(mode):
 
 
 def test_negative_scores_have_no_geometric_mean_and_no_power():
-    score_BS, mask_BS = torch.tensor([[0.5, -0.25]]), torch.ones(1, 2)
+    score_BS = torch.tensor([[0.5, -0.25]])
+    mask_BS = torch.ones(1, 2)
     with pytest.raises(ValueError, match="step 2 of row 0 has the score -0.25; geometric needs"):
         accumulate(score_BS, mask_BS, "geometric")
     with pytest.raises(ValueError, match="power=2 of a negative accumulated score, -1"):

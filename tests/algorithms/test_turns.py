@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of trajectories with tools: where they are, their rewards, and leave-one-out over them. Checked against loops
-over tokens; leave-one-out also against the gradient of a problem that can be enumerated."""
+"""Turns of trajectories with tools: where they are, their rewards, and leave-one-out over them.
+Checked against loops over tokens; leave-one-out also against the gradient of a problem that can be
+enumerated."""
 
 import itertools
 import math
@@ -18,11 +19,14 @@ from prime_ext.algorithms.turns import place_turn_rewards, turn_boundaries
 
 
 class Trajectories:
-    """Rollouts with own tokens at random places, some of them rejected; elsewhere there is garbage."""
+    """Rollouts with own tokens at random places, some of them rejected; elsewhere there is
+    garbage."""
 
     def __init__(self, batch, seed):
         generator = torch.Generator().manual_seed(seed)
-        self.batch, self.reward_BT, self.group_B = batch, batch.reward_BT, batch.group_B
+        self.batch = batch
+        self.reward_BT = batch.reward_BT
+        self.group_B = batch.group_B
         self.own_BT = batch.mask_BT * (torch.rand(batch.mask_BT.shape, generator=generator) < 0.7)
         self.mask_BT = self.own_BT * (torch.rand(batch.mask_BT.shape, generator=generator) < 0.8)
         self.rows = range(len(self.group_B))
@@ -30,7 +34,10 @@ class Trajectories:
     def turns(self, row, valid=True):
         """Return positions of each turn's tokens, by a loop; those of them that are trained on."""
         own = [t for t, one in enumerate(self.own_BT[row].tolist()) if one]
-        found = [[t for _, t in run] for _, run in itertools.groupby(enumerate(own), lambda pair: pair[1] - pair[0])]
+        found = [
+            [t for _, t in run]
+            for _, run in itertools.groupby(enumerate(own), lambda pair: pair[1] - pair[0])
+        ]
         if not valid:
             return found
         kept = [[t for t in turn if self.mask_BT[row, t]] for turn in found]
@@ -65,18 +72,23 @@ def test_the_reward_of_a_turn_is_paid_at_its_end_and_that_of_the_last_may_be_mis
             if kept := [t for t in turn if batch.mask_BT[row, t]]:
                 expected_BT[row, kept[-1]] = reward
     assert torch.equal(paid_BT, expected_BT)
-    assert place_turn_rewards([], batch.own_BT[:0], batch.mask_BT[:0]).shape == expected_BT[:0].shape
+    assert (
+        place_turn_rewards([], batch.own_BT[:0], batch.mask_BT[:0]).shape == expected_BT[:0].shape
+    )
     with pytest.raises(ValueError, match="longer"):
         place_turn_rewards(rewards[:-1], batch.own_BT, batch.mask_BT)
 
 
-# ---- leave-one-out: loops ----------------------------------------------------------------------------------------
+# ---- leave-one-out: loops ------------------------------------------------------------------------
 
 
 def by_loops(batch, source):
     """Compute advantages row by row, turn by turn; rows without company receive 0."""
     result_BT = torch.zeros_like(batch.reward_BT)
-    paid = {i: [sum(float(batch.reward_BT[i, t]) for t in turn) for turn in batch.turns(i)] for i in batch.rows}
+    paid = {
+        i: [sum(float(batch.reward_BT[i, t]) for t in turn) for turn in batch.turns(i)]
+        for i in batch.rows
+    }
     returns = {
         i: [sum(source.discount ** (m - k) * r[m] for m in range(k, len(r))) for k in range(len(r))]
         for i, r in paid.items()
@@ -92,27 +104,35 @@ def by_loops(batch, source):
 @given(trajectories, st.sampled_from([0.0, 0.9, 1.0]))
 def test_the_advantage_of_every_turn_equals_a_loop(batch, discount):
     end_BT = turn_boundaries(batch.own_BT, batch.mask_BT)
-    source = RewardSource(batch.reward_BT, batch.mask_BT, discount=discount, estimator="turn_rloo", turn_end_BT=end_BT)
+    source = RewardSource(
+        batch.reward_BT, batch.mask_BT, discount=discount, estimator="turn_rloo", turn_end_BT=end_BT
+    )
     found_BT = combine_sources({"turns": source}, batch.mask_BT, batch.group_B, False)[0]
     torch.testing.assert_close(found_BT, by_loops(batch, source), atol=1e-8, rtol=1e-6)
     assert not found_BT[~batch.mask_BT.bool()].any()
 
 
-# ---- the bias of per-turn baselines where the policy decides when to stop ------------------------------------------
+# ---- the bias of per-turn baselines where the policy decides when to stop ------------------------
 
-# Up to three turns of one token; after each the policy stops, or goes on with a probability of its own.
-REWARDS, OUTCOMES, N = [0.0, 0.7, 0.4], [0.5, 0.2, 1.0], 3
+# Up to three turns of one token; after each the policy stops, or goes on with a probability of its
+# own.
+REWARDS = [0.0, 0.7, 0.4]
+OUTCOMES = [0.5, 0.2, 1.0]
+N = 3
 
 
 def expected_gradient(estimator, on_logits):
-    """E[sum of A * grad log pi] / N of a group of N, over all outcomes, with respect to the two logits ``on_logits`` of
-    going on after the first and the second turn. ``estimator`` maps rewards of turns and masks to advantages (N, 3)."""
+    """E[sum of A * grad log pi] / N of a group of N, over all outcomes, with respect to the two
+    logits ``on_logits`` of going on after the first and the second turn. ``estimator`` maps rewards
+    of turns and masks to advantages (N, 3)."""
     go_on = [1 / (1 + math.exp(-x)) for x in on_logits]
     chance = [1 - go_on[0], go_on[0] * (1 - go_on[1]), go_on[0] * go_on[1]]
     total = [0.0, 0.0]
     for lengths in itertools.product([1, 2, 3], repeat=N):
         # A tool's answer stands between two turns.
-        own_BT = torch.tensor([[float(t % 2 == 0 and t < 2 * length) for t in range(5)] for length in lengths])
+        own_BT = torch.tensor(
+            [[float(t % 2 == 0 and t < 2 * length) for t in range(5)] for length in lengths]
+        )
         reward_BT = torch.zeros(N, 5, dtype=torch.float64)
         for row, length in enumerate(lengths):
             reward_BT[row, 0 : 2 * length : 2] = torch.tensor(REWARDS[:length], dtype=torch.float64)
@@ -135,7 +155,9 @@ def true_gradient(on_logits):
 
 
 def ours(reward_BT, own_BT, lengths):
-    source = RewardSource(reward_BT, own_BT, estimator="turn_rloo", turn_end_BT=turn_boundaries(own_BT, own_BT))
+    source = RewardSource(
+        reward_BT, own_BT, estimator="turn_rloo", turn_end_BT=turn_boundaries(own_BT, own_BT)
+    )
     return combine_sources({"turns": source}, own_BT, torch.zeros(N, dtype=torch.long), False)[0]
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities and divergences over the vocabulary, piece by piece, against the plain definitions."""
+"""Log-probabilities and divergences over the vocabulary, piece by piece, against the plain
+definitions."""
 
 import pytest
 import torch
@@ -28,7 +29,8 @@ def definition(hidden_NH, weight_VH, target_N, temperature=1.0, entropy_weight=0
 
 
 def gradients(function, hidden_NH, weight_VH, target_N, *options):
-    hidden_NH, weight_VH = hidden_NH.detach().requires_grad_(), weight_VH.detach().requires_grad_()
+    hidden_NH = hidden_NH.detach().requires_grad_()
+    weight_VH = weight_VH.detach().requires_grad_()
     value_N = function(hidden_NH, weight_VH, target_N, *options)
     upstream_N = torch.linspace(-1, 2, len(target_N), dtype=value_N.dtype)
     (value_N * upstream_N).sum().backward()
@@ -45,9 +47,15 @@ def with_entropy(*arguments):
 
 
 @given(
-    st.integers(0, 1000), st.integers(0, 9), st.integers(2, 20), st.integers(1, 10), st.sampled_from([0.5, 1.0, 1.7])
+    st.integers(0, 1000),
+    st.integers(0, 9),
+    st.integers(2, 20),
+    st.integers(1, 10),
+    st.sampled_from([0.5, 1.0, 1.7]),
 )
-def test_value_and_gradients_equal_the_definition_for_any_chunk(seed, n, vocabulary, chunk, temperature):
+def test_value_and_gradients_equal_the_definition_for_any_chunk(
+    seed, n, vocabulary, chunk, temperature
+):
     given_inputs = inputs(seed, n, vocabulary, 4)
     for function, options, entropy_weight in (
         (chunked_log_probs, (chunk, temperature), 0.0),
@@ -58,9 +66,11 @@ def test_value_and_gradients_equal_the_definition_for_any_chunk(seed, n, vocabul
             torch.testing.assert_close(got, wanted, atol=1e-10, rtol=1e-9)
 
 
-def test_low_precision_weights_give_float32_log_probabilities_and_gradients_in_their_own_precision():
+def test_bf16_weights_give_float32_log_probs_and_bf16_gradients():
     hidden_NH, weight_VH, target_N = inputs(2, 6, 50, 8, torch.bfloat16)
-    log_prob_N, grad_hidden, grad_weight = gradients(chunked_log_probs, hidden_NH, weight_VH, target_N, 4)
+    log_prob_N, grad_hidden, grad_weight = gradients(
+        chunked_log_probs, hidden_NH, weight_VH, target_N, 4
+    )
     assert log_prob_N.dtype == torch.float32
     assert grad_hidden.dtype == grad_weight.dtype == torch.bfloat16
     expected = gradients(definition, hidden_NH.float(), weight_VH.float(), target_N)
@@ -79,7 +89,9 @@ def test_logits_of_low_precision_factors_are_not_rounded():
 
 def test_certain_and_impossible_tokens_have_finite_gradients():
     hidden_NH = torch.tensor([[1e4], [1e4]], requires_grad=True)
-    log_prob_N = chunked_log_probs(hidden_NH, torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), 1)
+    log_prob_N = chunked_log_probs(
+        hidden_NH, torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]), 1
+    )
     log_prob_N.sum().backward()
     assert log_prob_N.tolist() == [0.0, -2e4] and hidden_NH.grad.isfinite().all()
 
@@ -87,38 +99,56 @@ def test_certain_and_impossible_tokens_have_finite_gradients():
 def test_no_more_than_a_chunk_of_logits_is_kept_for_the_backward_pass():
     hidden_NH, weight_VH, target_N = inputs(4, 40, 30, 2)
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.append(x.numel()) or x, lambda x: x
+    ):
         chunked_log_probs(hidden_NH, weight_VH, target_N, 8)
     assert sum(kept) == hidden_NH.numel() + weight_VH.numel() + 3 * len(target_N)
 
 
-# ---- the PRM as a distribution --------------------------------------------------------------------------------------
+# ---- the PRM as a distribution -------------------------------------------------------------------
 
 
 def _draw(seed: int, tokens: int, vocabulary: int, targets: int, dtype=torch.float64, size=3.0):
     generator = torch.Generator().manual_seed(seed)
     logits = [
-        size * torch.randn(tokens, vocabulary, generator=generator, dtype=torch.float64) for _ in range(1 + targets)
+        size * torch.randn(tokens, vocabulary, generator=generator, dtype=torch.float64)
+        for _ in range(1 + targets)
     ]
     token_N = torch.randint(vocabulary, (tokens,), generator=generator)
     return [value.to(dtype) for value in logits], token_N
 
 
-@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(2, 12), st.integers(1, 3), st.integers(1, 5))
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 9),
+    st.integers(2, 12),
+    st.integers(1, 3),
+    st.integers(1, 5),
+)
 def test_the_chunked_divergence_is_the_definition(seed, tokens, vocabulary, targets, chunk):
     (logits_NV, *target_logits), token_N = _draw(seed, tokens, vocabulary, targets)
     logits_NV.requires_grad_()
-    weight_N, weight_NJ = torch.randn(tokens).double(), torch.randn(tokens, targets).double()
+    weight_N = torch.randn(tokens).double()
+    weight_NJ = torch.randn(tokens, targets).double()
 
     log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, token_N, target_logits, chunk)
-    (slope_NV,) = torch.autograd.grad((weight_N * log_prob_N).sum() + (weight_NJ * kl_NJ).sum(), logits_NV)
+    (slope_NV,) = torch.autograd.grad(
+        (weight_N * log_prob_N).sum() + (weight_NJ * kl_NJ).sum(), logits_NV
+    )
 
     plain_NV = F.log_softmax(logits_NV, -1)
     plain_N = plain_NV.gather(1, token_N[:, None])[:, 0]
     plain_NJ = torch.stack(
-        [F.kl_div(F.log_softmax(t, -1), plain_NV, reduction="none", log_target=True).sum(-1) for t in target_logits], -1
+        [
+            F.kl_div(F.log_softmax(t, -1), plain_NV, reduction="none", log_target=True).sum(-1)
+            for t in target_logits
+        ],
+        -1,
     )
-    (expected_NV,) = torch.autograd.grad((weight_N * plain_N).sum() + (weight_NJ * plain_NJ).sum(), logits_NV)
+    (expected_NV,) = torch.autograd.grad(
+        (weight_N * plain_N).sum() + (weight_NJ * plain_NJ).sum(), logits_NV
+    )
     torch.testing.assert_close(log_prob_N, plain_N)
     torch.testing.assert_close(kl_NJ, plain_NJ)
     torch.testing.assert_close(slope_NV, expected_NV)
@@ -127,7 +157,8 @@ def test_the_chunked_divergence_is_the_definition(seed, tokens, vocabulary, targ
 def test_only_log_probs_or_only_divergences_may_be_used():
     (logits_NV, phi_NV), token_N = _draw(5, 5, 6, 1)
     for pick in (0, 1):
-        one, both = logits_NV.clone().requires_grad_(), logits_NV.clone().requires_grad_()
+        one = logits_NV.clone().requires_grad_()
+        both = logits_NV.clone().requires_grad_()
         log_probs_and_reverse_kl(one, token_N, [phi_NV], 2)[pick].sum().backward()
         outputs = log_probs_and_reverse_kl(both, token_N, [phi_NV], 2)
         (outputs[pick].sum() + 0.0 * outputs[1 - pick].sum()).backward()
@@ -137,10 +168,15 @@ def test_only_log_probs_or_only_divergences_may_be_used():
 @pytest.mark.parametrize("fused", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_impossible_tokens_and_16_bit_logits(fused):
     options = {"chunk": 4, "fused": fused}
-    logits_NV, phi_NV = torch.tensor([[0.0, 1.0, -torch.inf]]).requires_grad_(), torch.tensor([[0.0, 1.0, 5.0]])
+    logits_NV = torch.tensor([[0.0, 1.0, -torch.inf]]).requires_grad_()
+    phi_NV = torch.tensor([[0.0, 1.0, 5.0]])
     log_prob_N, kl_N1 = log_probs_and_reverse_kl(logits_NV, torch.tensor([1]), [phi_NV], **options)
     (log_prob_N + kl_N1[:, 0]).sum().backward()
-    assert kl_N1.isfinite().all() and logits_NV.grad.isfinite().all() and float(logits_NV.grad[0, 2]) == 0.0
+    assert (
+        kl_N1.isfinite().all()
+        and logits_NV.grad.isfinite().all()
+        and float(logits_NV.grad[0, 2]) == 0.0
+    )
 
     (wide_NV, phi_NV), token_N = _draw(1, 6, 40, 1, torch.float32)
     narrow_NV = wide_NV.bfloat16().requires_grad_()
@@ -164,5 +200,7 @@ def test_rewards_relative_to_the_policy_vanish_where_it_equals_the_prm():
     log_prob_BT = torch.tensor([[-1.0, -2.0, torch.nan]])
     mask_BT = torch.tensor([[1, 1, 0]])
     assert policy_relative_rewards(log_prob_BT, log_prob_BT, mask_BT).tolist() == [[0.0, 0.0, 0.0]]
-    rewards_BT = policy_relative_rewards(torch.tensor([[-1.0, -2.0, 0.0]]), torch.tensor([[-3.0, -1.0, 0.0]]), mask_BT)
+    rewards_BT = policy_relative_rewards(
+        torch.tensor([[-1.0, -2.0, 0.0]]), torch.tensor([[-3.0, -1.0, 0.0]]), mask_BT
+    )
     assert rewards_BT.tolist() == [[2.0, -1.0, 0.0]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the benchmarks, and the record next to each script. Imported before torch and verl: it sets what they
-read when they are imported, and where helpers of the tests are."""
+"""Options of the benchmarks, and the record next to each script. Imported before torch and verl: it
+sets what they read when they are imported, and where helpers of the tests are."""
 
 import argparse
 import json
@@ -21,8 +21,11 @@ from prime_ext.utils.files import write_text  # noqa: E402
 
 
 def parser(document: str | None, sets: str = "", **numbers: int) -> argparse.ArgumentParser:
-    """Build the options of every benchmark: ``--output``, ``--data`` for public data ``sets``, and its ``numbers``."""
-    found = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Build the options of every benchmark: ``--output``, ``--data`` for public data ``sets``, and
+    its ``numbers``."""
+    found = argparse.ArgumentParser(
+        description=document, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     found.add_argument("--output", type=Path, default=Path(sys.argv[0]).with_suffix(".json"))
     for name, default in numbers.items():
         found.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
@@ -33,9 +36,13 @@ def parser(document: str | None, sets: str = "", **numbers: int) -> argparse.Arg
     return found
 
 
-def record(options: argparse.Namespace, results: Mapping[str, object], packages: Sequence[str] = PACKAGES) -> None:
+def record(
+    options: argparse.Namespace, results: Mapping[str, object], packages: Sequence[str] = PACKAGES
+) -> None:
     """Write machine, settings and results to ``options.output``, and print them."""
-    settings = {name: value for name, value in vars(options).items() if name not in ("output", "data")}
+    settings = {
+        name: value for name, value in vars(options).items() if name not in ("output", "data")
+    }
     found = {"machine": describe(packages=packages), "settings": settings, **results}
     text = json.dumps(found, indent=2, ensure_ascii=False, default=str)
     print(text)

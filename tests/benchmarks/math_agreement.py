@@ -5,17 +5,19 @@
 
 Collections (``gold``, ``pred``, ``label``):
 
-- ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the prediction is the last
-  box, else the final answer of the last step; the label is ``final_answer_correct``.
-- ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against themselves in another
-  typography. All are right.
+- ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the
+  prediction is the last box, else the final answer of the last step; the label is
+  ``final_answer_correct``.
+- ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against
+  themselves in another typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.
 - ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labeled by hand, one rule of ours per line.
-- ``reported``: ``tests/verifiers/reported.jsonl``, answers of public bug reports of graders, none of which is easy;
-  without those whose difficulty is to find the answer in the response.
+- ``reported``: ``tests/verifiers/reported.jsonl``, answers of public bug reports of graders, none
+  of which is easy; without those whose difficulty is to find the answer in the response.
 
-Ours is compared with math-verify alone in its default settings, and with ``--verl`` with verl's graders. The JSON next
-to this file has our disagreements pair by pair, and how many the others have.
+Ours is compared with math-verify alone in its default settings, and with ``--verl`` with verl's
+graders. The JSON next to this file has our disagreements pair by pair, and how many the others
+have.
 """
 
 import json
@@ -50,7 +52,9 @@ def processbench_gsm8k(data: Path) -> list[Pair]:
     pairs = []
     for row in json.loads((data / "processbench" / "gsm8k.json").read_text()):
         gold = golds.get(row["problem"].strip())
-        answer = extract("\n\n".join(row["steps"])).answer or extract(row["steps"][-1], "lenient").answer
+        answer = (
+            extract("\n\n".join(row["steps"])).answer or extract(row["steps"][-1], "lenient").answer
+        )
         if gold and answer is not None:
             pairs.append((gold, answer, bool(row["final_answer_correct"])))
     return pairs
@@ -59,14 +63,20 @@ def processbench_gsm8k(data: Path) -> list[Pair]:
 def gold_answers(data: Path) -> list[str]:
     """Return distinct gold answers; of the plain integers, which are easy, one in ten."""
     golds = [row["answer"] for row in _lines(data / "math" / "train.jsonl")]
-    column = json.loads((data / "math500" / "math_test_cleaned.json").read_text())["expected_answer"]
+    column = json.loads((data / "math500" / "math_test_cleaned.json").read_text())[
+        "expected_answer"
+    ]
     golds += column.values() if isinstance(column, dict) else column
-    golds += [", ".join(row["final_answer"]) for row in _lines(data / "olympiadbench" / "test.jsonl")]
+    golds += [
+        ", ".join(row["final_answer"]) for row in _lines(data / "olympiadbench" / "test.jsonl")
+    ]
     for row in _lines(data / "minerva_math" / "test.jsonl"):
         answer = extract(row["solution"]).answer
         golds += [answer] if answer else []
     for name in ("aime", "amc"):
-        golds += [str(row["answer"]) for row in _lines(data / name / f"aimo-validation-{name}.jsonl")]
+        golds += [
+            str(row["answer"]) for row in _lines(data / name / f"aimo-validation-{name}.jsonl")
+        ]
     chooser = random.Random(0)
     return [
         gold
@@ -77,13 +87,19 @@ def gold_answers(data: Path) -> list[str]:
 
 def restyle(gold: str) -> str:
     """Return the same answer as somebody else would have typed it."""
-    text = gold.replace("\\frac{", "\\dfrac{").replace("\\left", "").replace("\\right", "").replace("\\cdot", "\\times")
+    text = (
+        gold.replace("\\frac{", "\\dfrac{")
+        .replace("\\left", "")
+        .replace("\\right", "")
+        .replace("\\cdot", "\\times")
+    )
     text = re.sub(r"(?<=[\w}])([+=])(?=[\w\\])", r" \1 ", text)
     return f"${text}$."
 
 
 def perturb(gold: str) -> str | None:
-    """Return the answer with its last number, outside of text and subscripts, larger by one; None if it has none."""
+    """Return the answer with its last number, outside of text and subscripts, larger by one; None
+    if it has none."""
     hidden = re.sub(
         r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|_\{?\w+\}?|(?:cm|m|units)\}?\^\d|\[\d+\]|\\\^|\^\{?\\circ\}?",
         lambda match: "#" * len(match.group()),
@@ -102,7 +118,9 @@ def collections(data: Path) -> dict[str, list[Pair]]:
     return {
         "processbench_gsm8k": processbench_gsm8k(data),
         "restyled": [(gold, restyle(gold), True) for gold in golds],
-        "perturbed": [(gold, changed, False) for gold in golds if (changed := perturb(gold)) is not None],
+        "perturbed": [
+            (gold, changed, False) for gold in golds if (changed := perturb(gold)) is not None
+        ],
         "fixture": [(row["gold"], row["pred"], row["label"]) for row in fixture],
         "reported": reported(),
     }
@@ -131,21 +149,30 @@ def verl_graders() -> dict[str, Grader]:
     from verl.utils.reward_score import math_dapo, math_reward, prime_math
 
     return {
-        "verl prime_math": lambda gold, pred: bool(prime_math.compute_score(rf"\boxed{{{pred}}}", gold)[0]),
-        "verl math_reward": lambda gold, pred: math_reward.compute_score(rf"\boxed{{{pred}}}", gold) > 0,
-        "verl math_dapo": lambda gold, pred: bool(math_dapo.compute_score(f"Answer: {pred}", gold)["acc"]),
+        "verl prime_math": lambda gold, pred: bool(
+            prime_math.compute_score(rf"\boxed{{{pred}}}", gold)[0]
+        ),
+        "verl math_reward": lambda gold, pred: (
+            math_reward.compute_score(rf"\boxed{{{pred}}}", gold) > 0
+        ),
+        "verl math_dapo": lambda gold, pred: bool(
+            math_dapo.compute_score(f"Answer: {pred}", gold)["acc"]
+        ),
     }
 
 
 def measure(grader: Grader, pairs: list[Pair]) -> dict:
-    """Count agreements. A grader that says None could not decide; that counts as no agreement, and apart."""
+    """Count agreements. A grader that says None could not decide; that counts as no agreement, and
+    apart."""
     start = time.perf_counter()
     said = [grader(gold, pred) for gold, pred, _ in pairs]
     seconds = time.perf_counter() - start
     judged = list(zip(pairs, said, strict=True))
     return {
         "pairs": len(pairs),
-        "agreement": round(sum(answer == label for (_, _, label), answer in judged) / len(pairs), 5),
+        "agreement": round(
+            sum(answer == label for (_, _, label), answer in judged) / len(pairs), 5
+        ),
         "ms_per_pair": round(1000 * seconds / len(pairs), 3),
         "false_positives": [pair[:2] for pair, answer in judged if answer and not pair[2]],
         "false_negatives": [pair[:2] for pair, answer in judged if answer is False and pair[2]],
@@ -172,7 +199,9 @@ def main() -> None:
         for name in graders.keys() - {OURS}:
             found = results[collection][name]
             found |= {key: len(value) for key, value in found.items() if isinstance(value, list)}
-    harness.record(options, {"collections": results}, ("math-verify", "latex2sympy2_extended", "sympy"))
+    harness.record(
+        options, {"collections": results}, ("math-verify", "latex2sympy2_extended", "sympy")
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan's memory of a pass in bf16 (``python -m prime_ext.doctor --plan``) against traced tensors of real sizes.
+"""The plan's memory of a pass in bf16 (``python -m prime_ext.doctor --plan``) against traced
+tensors of real sizes.
 
     python tests/benchmarks/plan_memory_16_bit.py
 
-Runs the real model's code and ours on torch's fake tensors, which have sizes and no values: so a model of 7 B is traced
-in seconds, on any machine. It counts what is alive at the peak of a pass in addition to the weights; gradients go as
-soon as they are there, as FSDP shards them. Attention keeps what FlashAttention keeps: its inputs, its output, one
-number for each head and token. Not seen: the allocator's rounding, workspaces of kernels, FSDP's gathered weights.
+Runs the real model's code and ours on torch's fake tensors, which have sizes and no values: so a
+model of 7 B is traced in seconds, on any machine. It counts what is alive at the peak of a pass in
+addition to the weights; gradients go as soon as they are there, as FSDP shards them. Attention
+keeps what FlashAttention keeps: its inputs, its output, one number for each head and token. Not
+seen: the allocator's rounding, workspaces of kernels, FSDP's gathered weights.
 
 Prints and writes plan_memory_16_bit.json next to this file.
 """
@@ -27,10 +29,15 @@ from prime_ext.algorithms import chunked_log_probs
 from prime_ext.plan.memory import Engine, pass_memory, read_shape
 from prime_ext.verl_adapter.patches.monkey_patch import bind_chunked
 
-GIB, ATTENTION = 2**30, "kept_once"
+GIB = 2**30
+ATTENTION = "kept_once"
 CONFIGS = harness.ROOT / "recipes" / "model_configs"
 # Whether it is a training pass, and whether only the inputs of the blocks are kept.
-PASSES = {"forward": (False, False), "training": (True, True), "training, activations kept": (True, False)}
+PASSES = {
+    "forward": (False, False),
+    "training": (True, True),
+    "training, activations kept": (True, False),
+}
 
 
 class _Attention(torch.autograd.Function):
@@ -38,7 +45,9 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
         batch, heads, tokens, width = query.shape
         output = query.new_empty(batch, tokens, heads, width)
-        ctx.save_for_backward(query, key, value, output, query.new_empty(batch, heads, tokens, dtype=torch.float32))
+        ctx.save_for_backward(
+            query, key, value, output, query.new_empty(batch, heads, tokens, dtype=torch.float32)
+        )
         return output
 
     @staticmethod
@@ -46,7 +55,9 @@ class _Attention(torch.autograd.Function):
         return tuple(map(torch.empty_like, ctx.saved_tensors[:3]))
 
 
-ALL_ATTENTION_FUNCTIONS.register(ATTENTION, lambda module, q, k, v, mask, **_: (_Attention.apply(q, k, v), None))
+ALL_ATTENTION_FUNCTIONS.register(
+    ATTENTION, lambda module, q, k, v, mask, **_: (_Attention.apply(q, k, v), None)
+)
 ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, lambda *_, **__: None)
 # As on a GPU, where the product of 16-bit factors is written in float32.
 chunked_log_probs._logits = lambda hidden_NH, weight_VH, _: hidden_NH.new_empty(
@@ -71,13 +82,17 @@ def traced(name: str, tokens: int, training: bool, recompute: bool) -> float:
         for weight in weights.values():
             weight.register_post_accumulate_grad_hook(lambda own: setattr(own, "grad", None))
         if recompute:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
         bind_chunked(model)
         ids = torch.zeros((1, tokens), dtype=torch.long)
         tracker = MemTracker()
         tracker.track_external(model)
         with tracker, torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(training):
-            log_probs = model(input_ids=ids, position_ids=ids, use_cache=False, temperature=1.0).log_probs
+            log_probs = model(
+                input_ids=ids, position_ids=ids, use_cache=False, temperature=1.0
+            ).log_probs
             if training:
                 log_probs.sum().backward()
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
@@ -103,10 +118,19 @@ def main() -> None:
         for tokens in options.tokens:
             for label, choices in PASSES.items():
                 start = time.perf_counter()
-                found = {"planned": planned(name, tokens, *choices), "traced": traced(name, tokens, *choices)}
+                found = {
+                    "planned": planned(name, tokens, *choices),
+                    "traced": traced(name, tokens, *choices),
+                }
                 found["planned over traced"] = found["planned"] / found["traced"]
-                results[f"{name}, {tokens} tokens, {label}"] = {key: round(value, 3) for key, value in found.items()}
-                print(f"{name}, {tokens} tokens, {label}: {found} ({time.perf_counter() - start:.0f} s)", flush=True)
+                results[f"{name}, {tokens} tokens, {label}"] = {
+                    key: round(value, 3) for key, value in found.items()
+                }
+                print(
+                    f"{name}, {tokens} tokens, {label}: {found}"
+                    f" ({time.perf_counter() - start:.0f} s)",
+                    flush=True,
+                )
     harness.record(options, {"unit": "GiB", "results": results})
 
 

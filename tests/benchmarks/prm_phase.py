@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's phase of a step against the policy's update, on verl's engines, in the shape of SmolLM2-135M.
+"""The PRM's phase of a step against the policy's update, on verl's engines, in the shape of
+SmolLM2-135M.
 
     python tests/benchmarks/prm_phase.py
 
-Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update, in one process; a
-phase is the sum of its passes. Times are seconds of the processor, because a shared machine stops a process without
-asking. The ratio is taken within each repetition. PRIME-D's divergences are measured by themselves, as they are where
-nothing is compiled (on a CPU) and where verl's ``use_torch_compile`` is true. Prints and writes prm_phase.json.
+Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update,
+in one process; a phase is the sum of its passes. Times are seconds of the processor, because a
+shared machine stops a process without asking. The ratio is taken within each repetition. PRIME-D's
+divergences are measured by themselves, as they are where nothing is compiled (on a CPU) and where
+verl's ``use_torch_compile`` is true. Prints and writes prm_phase.json.
 """
 
 import statistics
@@ -26,9 +28,11 @@ from torch.utils._pytree import tree_leaves
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
 
-VOCABULARY, LAYERS = 49152, 30
-# Passes of each variant. A shared reference has been computed for the policy already: its old log-probabilities, or
-# those of its KL penalty's reference model. "twice" is the order of work of verl's recipe for PRIME.
+VOCABULARY = 49152
+LAYERS = 30
+# Passes of each variant. A shared reference has been computed for the policy already: its old
+# log-probabilities, or those of its KL penalty's reference model. "twice" is the order of work of
+# verl's recipe for PRIME.
 VARIANTS = {
     "interleaved, own reference": ("reference", "update"),
     "interleaved, shared reference": ("update",),
@@ -36,8 +40,8 @@ VARIANTS = {
     "public recipe: reference twice": ("reference", "reference", "score", "update"),
     "LoRA r=16, its base as reference": ("lora_reference", "lora_update"),
     "interleaved, shared reference, chunked log-probabilities": ("chunked_update",),
-    # The policy is pulled toward the PRM and toward its own average: a forward pass of each inside of its update,
-    # measured here as scoring passes.
+    # The policy is pulled toward the PRM and toward its own average: a forward pass of each inside
+    # of its update, measured here as scoring passes.
     "PRIME-D, own reference": ("reference", "update", "score", "score"),
     "PRIME-D, policy as reference": ("update", "score", "score"),
     "PRIME-D, policy as reference, LoRA r=16": ("lora_update", "score", "score"),
@@ -66,7 +70,9 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
             return update(prm)()
 
     passes: dict[str, Callable[[], object]] = {
-        "policy_update": lambda: policy.train_mini_batch(rollouts.policy_data(shared, options.rows)),
+        "policy_update": lambda: policy.train_mini_batch(
+            rollouts.policy_data(shared, options.rows)
+        ),
         "reference": lambda: score(reference, rollouts),
         "score": lambda: score(prm, rollouts),
         "update": update(prm),
@@ -76,7 +82,8 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
         "half_update": update(half),
         "third_update": update(third),
     }
-    # In turn, so that load hits all alike. The first round builds the optimizers' states, and is not counted.
+    # In turn, so that load hits all alike. The first round builds the optimizers' states, and is
+    # not counted.
     seconds: dict[str, list[float]] = {name: [] for name in passes}
     for number in range(1 + options.repeats):
         for name, run in passes.items():
@@ -87,7 +94,9 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
     variants = {}
     for variant, parts in VARIANTS.items():
         rounds = zip(*(seconds[part] for part in parts), strict=True)
-        values = sorted(sum(each) / base for each, base in zip(rounds, seconds["policy_update"], strict=True))
+        values = sorted(
+            sum(each) / base for each, base in zip(rounds, seconds["policy_update"], strict=True)
+        )
         variants[variant] = {
             "phase_over_policy_update": round(statistics.median(values), 3),
             "lowest_and_highest": [round(values[0], 3), round(values[-1], 3)],
@@ -103,15 +112,21 @@ class BytesMoved(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        tensors = [] if func.is_view else [one for one in tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+        tensors = (
+            []
+            if func.is_view
+            else [one for one in tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+        )
         self.total += sum(one.numel() * one.element_size() for one in tensors)
         return result
 
 
 def measure_kl(tokens: int, repeats: int) -> dict[str, Any]:
-    """Measure PRIME-D's divergences to two targets, with their gradient: eager, and with compiled chunks."""
+    """Measure PRIME-D's divergences to two targets, with their gradient: eager, and with compiled
+    chunks."""
     logits_NV, *targets = (torch.randn(tokens, VOCABULARY).bfloat16() for _ in range(3))
-    token_N, logits_NV = torch.randint(VOCABULARY, (tokens,)), logits_NV.requires_grad_()
+    token_N = torch.randint(VOCABULARY, (tokens,))
+    logits_NV = logits_NV.requires_grad_()
 
     def run(fused: bool) -> None:
         log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, token_N, targets, tokens, fused)
@@ -127,10 +142,19 @@ def measure_kl(tokens: int, repeats: int) -> dict[str, Any]:
         start = time.process_time()
         run(fused)
         seconds[fused].append(time.process_time() - start)
-    ratio = statistics.median(one / other for one, other in zip(seconds[True], seconds[False], strict=True))
+    ratio = statistics.median(
+        one / other for one, other in zip(seconds[True], seconds[False], strict=True)
+    )
     moved = metrics.num_bytes_accessed / eager.total
-    medians = {name: statistics.median(seconds[fused]) for name, fused in (("eager", False), ("compiled", True))}
-    return {"tokens": tokens, "median_seconds": medians, "compiled_over_eager": {"seconds": ratio, "bytes": moved}}
+    medians = {
+        name: statistics.median(seconds[fused])
+        for name, fused in (("eager", False), ("compiled", True))
+    }
+    return {
+        "tokens": tokens,
+        "median_seconds": medians,
+        "compiled_over_eager": {"seconds": ratio, "bytes": moved},
+    }
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration: all of verl is there under its own name, settings have its keys, variants change what they say."""
+"""The configuration: all of verl is there under its own name, settings have its keys, variants
+change what they say."""
 
 import subprocess
 from pathlib import Path
@@ -76,15 +77,23 @@ def test_of_verls_keys_none_is_lost_and_few_are_added(name, cpu):
     added = ADDED | OWN_SECTIONS[name] | (ADDED_FOR_CPU if cpu else set())
     # Values that verl leaves empty may be filled.
     filled = ("override_config", "mixed_precision")
-    new = {key for key in set(keys(ours)) - set(keys(verl)) if not any(f".{part}." in key for part in filled)}
-    assert {key for key in new if key.split(".")[0] not in OWN_SECTIONS[name]} == added - OWN_SECTIONS[name]
+    new = {
+        key
+        for key in set(keys(ours)) - set(keys(verl))
+        if not any(f".{part}." in key for part in filled)
+    }
+    assert {
+        key for key in new if key.split(".")[0] not in OWN_SECTIONS[name]
+    } == added - OWN_SECTIONS[name]
 
 
 @pytest.mark.parametrize(
-    ("variant", "cpu"), [*((variant, "") for variant in (*VARIANTS, None)), ("distilled", "_cpu"), (None, "_cpu")]
+    ("variant", "cpu"),
+    [*((variant, "") for variant in (*VARIANTS, None)), ("distilled", "_cpu"), (None, "_cpu")],
 )
 def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
-    """Settings refuse keys that they do not know and miss those that are not there. PSPO-WRS has no variants."""
+    """Settings refuse keys that they do not know and miss those that are not there. PSPO-WRS has no
+    variants."""
     if variant is None:
         read_pspo_sections(composed("step_scorer.model_path=step_rm", name=f"pspo_trainer{cpu}"))
         return
@@ -92,24 +101,31 @@ def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
     PrimeSettings.from_config(config)
     PRMSettings.from_config(config)
     assert config.prime.variant == variant == variant_line(config)
-    assert all(OmegaConf.select(config, key, default="missing") == value for key, value in read_keys(variant).items())
+    assert all(
+        OmegaConf.select(config, key, default="missing") == value
+        for key, value in read_keys(variant).items()
+    )
 
 
 @pytest.mark.slow
 def test_verls_own_command_and_ours_print_the_configuration_of_a_variant():
-    verls = "verl.trainer.main_ppo --config-path=pkg://prime_ext.config --config-name=prime_trainer --cfg=job".split()
+    verls = (
+        "verl.trainer.main_ppo --config-path=pkg://prime_ext.config --config-name=prime_trainer"
+        " --cfg=job".split()
+    )
     for command in (verls, ["prime_ext", "config"]):
         words = [python(), "-m", *command, "variant=paper", "prime.process.discount=0.5"]
         process = OmegaConf.create(subprocess.check_output(words, text=True)).prime.process
         assert (process.gate, process.discount) == (None, 0.5)
 
 
-# ---- variants ------------------------------------------------------------------------------------------------------
+# ---- variants ------------------------------------------------------------------------------------
 
 
 def test_distilled_is_the_default_and_the_gate_is_all_that_guarded_adds_to_the_paper():
     assert variant_line(composed()) == "distilled" and PrimeSettings.from_config(composed()).gate
-    paper, guarded = composed("variant=paper"), composed("variant=guarded")
+    paper = composed("variant=paper")
+    guarded = composed("variant=guarded")
     assert PrimeSettings.from_config(paper).gate is None and PrimeSettings.from_config(guarded).gate
     for config in (paper, guarded):
         del config.prime.variant, config.prime.process.gate
@@ -117,57 +133,83 @@ def test_distilled_is_the_default_and_the_gate_is_all_that_guarded_adds_to_the_p
 
 
 def test_overrides_win_over_the_variant_and_are_named():
-    words = ["variant=paper", "prime.process.discount=0.5", "prm.loss=dpo", "prime.filter.lower=0.1"]
+    words = [
+        "variant=paper",
+        "prime.process.discount=0.5",
+        "prm.loss=dpo",
+        "prime.filter.lower=0.1",
+    ]
     for order in (words, words[::-1]):
         config = composed(*order)
         assert config.prime.process.discount == 0.5 and config.prm.loss == "dpo"
         assert variant_line(config) == "paper (changed: prime.process.discount=0.5, prm.loss=dpo)"
     section = '{"coefficient": 1.0, "decay": 0.5, "fallback": false}'
-    assert variant_line(composed("variant=rloo", "prime/anchor=ema")) == f"rloo (changed: prime.anchor={section})"
+    assert (
+        variant_line(composed("variant=rloo", "prime/anchor=ema"))
+        == f"rloo (changed: prime.anchor={section})"
+    )
     # A recipe names one, and who starts it may name another.
     assert variant_line(composed("variant=paper", "variant=guarded")) == "guarded"
 
 
-# ---- one reward for all steps of a response ------------------------------------------------------------------------
+# ---- one reward for all steps of a response ------------------------------------------------------
 
 
 def chain_of(name, *overrides):
-    """Return the reward of a chain under an entry of the group `chain`, and the settings it comes from."""
+    """Return the reward of a chain under an entry of the group `chain`, and the settings it comes
+    from."""
     steps = ["variant=guarded", "prime/process=steps", "prime.process.step_score=sigmoid"]
-    process = PrimeSettings.from_config(composed(f"chain@prime.process={name}", *steps, *overrides)).process
+    process = PrimeSettings.from_config(
+        composed(f"chain@prime.process={name}", *steps, *overrides)
+    ).process
     return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
 
 
 @pytest.mark.parametrize(
     ("name", "golden"),
-    [("pspo_wrs", 0.9 * 0.970858), ("cn_ppo", 0.9 * 0.2**0.2 * 0.880163), ("pspo_released", 6.614569)],
+    [
+        ("pspo_wrs", 0.9 * 0.970858),
+        ("cn_ppo", 0.9 * 0.2**0.2 * 0.880163),
+        ("pspo_released", 6.614569),
+    ],
 )
 def test_one_override_chooses_a_published_reward(name, golden):
     """Five steps of the score .9."""
     chain, process = chain_of(name)
     reward_B = chain(torch.full((1, 5), 0.9, dtype=torch.float64), torch.ones(1, 5)).reward_B
     assert float(reward_B) == pytest.approx(golden, abs=1e-6)
-    assert process.accumulation.reward_position == "last_token" and process.accumulation.single_step == "zero"
+    assert (
+        process.accumulation.reward_position == "last_token"
+        and process.accumulation.single_step == "zero"
+    )
 
 
-# ---- comments, and engines -----------------------------------------------------------------------------------------
+# ---- comments, and engines -----------------------------------------------------------------------
 
 
 BATCHES = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
-OTHERS = {"prime_trainer": [], "pspo_trainer": ["critic.ppo_mini_batch_size=16", "step_scorer.model_path=org/rm"]}
+OTHERS = {
+    "prime_trainer": [],
+    "pspo_trainer": ["critic.ppo_mini_batch_size=16", "step_scorer.model_path=org/rm"],
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeypatch):
-    """verl frees the gathered root of FSDP1 only where ``fsdp_size`` says how many ranks there are."""
+    """verl frees the gathered root of FSDP1 only where ``fsdp_size`` says how many ranks there
+    are."""
     ranks = ["trainer.n_gpus_per_node=4", "trainer.nnodes=2", "critic.fsdp.fsdp_size=4"]
-    config = compose_config(name, ["actor_rollout_ref.model.path=org/model", *ranks, *BATCHES, *OTHERS[name]])
+    config = compose_config(
+        name, ["actor_rollout_ref.model.path=org/model", *ranks, *BATCHES, *OTHERS[name]]
+    )
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config)
     found = {key: OmegaConf.select(trainer.config, key) for key in ENGINE_SECTIONS}
     sizes = {key: section.fsdp_size for key, section in found.items() if section is not None}
     expected = dict.fromkeys(ENGINE_SECTIONS, 8) | {"critic.fsdp": 4}
-    assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4 - (name == "pspo_trainer")
+    assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4 - (
+        name == "pspo_trainer"
+    )
 
 
 def test_what_is_said_of_verls_keys_is_what_verl_reads():
@@ -176,7 +218,9 @@ def test_what_is_said_of_verls_keys_is_what_verl_reads():
     sources = [(folder / path).read_text() for path in SOURCES_OF_UNLISTED]
     for name in {name for names in READ_UNLISTED.values() for name in names}:
         assert any(f'.get("{name}"' in source for source in sources), name
-    assert [*get_args(get_args(get_args(KINDS["trainer.logger"])[0])[0])] == Tracking.supported_backend
+    assert [
+        *get_args(get_args(get_args(KINDS["trainer.logger"])[0])[0])
+    ] == Tracking.supported_backend
     schedules = get_args(KINDS["FSDPOptimizerConfig.lr_scheduler_type"])
     assert all(FSDPOptimizerConfig(lr=0.1, lr_scheduler_type=name) for name in schedules)
     with pytest.raises(AssertionError):
@@ -195,7 +239,10 @@ def test_what_is_said_of_verls_keys_is_what_verl_reads():
         ("prm=null", "prm=null: Config group override must be"),
         ("+promt=1", "nothing reads promt=1"),
         ("variant=destilled", "Could not find 'variant/destilled'; did you mean distilled?"),
-        ("prm.model.path=a=b", "prm.model.path=a=b is not understood (mismatched input '=' expecting <EOF>)"),
+        (
+            "prm.model.path=a=b",
+            "prm.model.path=a=b is not understood (mismatched input '=' expecting <EOF>)",
+        ),
         ("chain@prime.process=plain", "; it goes with prime/process=steps or step_scorer"),
         ("trainer.nnodes=${nowhere}", "nowhere"),
     ],

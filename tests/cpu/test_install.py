@@ -18,7 +18,11 @@ ROOT = str(Path(__file__).resolve().parents[2])
 
 def run_python(code, **environment):
     path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
-    base = os.environ | {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_PLUGINS": "none", "PYTHONPATH": path}
+    base = os.environ | {
+        "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_PLUGINS": "none",
+        "PYTHONPATH": path,
+    }
     base.pop("VERL_USE_EXTERNAL_MODULES", None)
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
@@ -36,7 +40,7 @@ import pickle, sys, wrapt
 import prime_ext.verl_adapter.cpu.install as cpu
 cpu.install(); cpu.install()
 list(map(wrapt.register_post_import_hook, cpu.ROLLOUT_HOOKS.values(), cpu.ROLLOUT_HOOKS))
-assert "verl.workers.engine" not in sys.modules and "verl.trainer" not in sys.modules, "install() has to stay cheap"
+assert not {"verl.workers.engine", "verl.trainer"} & set(sys.modules), "install() has to stay cheap"
 import torch
 from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, get_torch_device
 assert (get_device_name(), get_nccl_backend()) == ("cpu", "gloo")
@@ -45,7 +49,8 @@ assert torch.device(f"{get_device_name()}:{get_device_id()}") == torch.device("c
 assert get_torch_device().max_memory_allocated() == 0
 assert f"{pickle.loads(pickle.dumps(get_device_id()))}" == "0"
 from verl.workers.engine import EngineRegistry
-for model_type, name in (("language_model", "CPUEngineWithLMHead"), ("value_model", "CPUEngineWithValueHead")):
+engines = {"language_model": "CPUEngineWithLMHead", "value_model": "CPUEngineWithValueHead"}
+for model_type, name in engines.items():
     for backend in ("fsdp", "fsdp2"):
         assert EngineRegistry.get_engine_cls(model_type, backend).__name__ == name
 from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -55,7 +60,8 @@ assert get_rollout_class("transformers").__name__ == "TransformersServerAdapter"
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 assert "seeded_single_turn_agent" in _agent_loop_registry
 import verl.workers.engine_workers as workers
-assert workers.initialize_global_process_group_ray.__module__ == "prime_ext.verl_adapter.patches.distributed"
+module = workers.initialize_global_process_group_ray.__module__
+assert module == "prime_ext.verl_adapter.patches.distributed"
 print("registered")
 del sys.modules["prime_ext.verl_adapter.cpu.platform"]
 cpu.install()  # too late
@@ -79,7 +85,9 @@ print("untouched")
 
 
 def test_a_vllm_without_the_patched_function_is_refused():
-    with pytest.raises(RuntimeError, match="dispatch_cpu_unquantized_gemm, which this vLLM does not have"):
+    with pytest.raises(
+        RuntimeError, match="dispatch_cpu_unquantized_gemm, which this vLLM does not have"
+    ):
         vllm_layers_utils.apply(json)
 
 

@@ -18,7 +18,13 @@ from prime_ext.verl_adapter.cpu.seeded_loop import sample_seed
 from prime_ext.verl_adapter.cpu.weights import WeightLoader, pack_in_buckets
 
 PROMPT = [5, 6, 7, 8]
-SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "repetition_penalty": 1.0,
+    "logprobs": True,
+}
 
 
 def rollout_config(**options) -> RolloutConfig:
@@ -29,7 +35,9 @@ def rollout_config(**options) -> RolloutConfig:
 
 @pytest.fixture
 def make_server(model_path):
-    model_config = HFModelConfig(path=str(model_path), override_config={"attn_implementation": "sdpa"})
+    model_config = HFModelConfig(
+        path=str(model_path), override_config={"attn_implementation": "sdpa"}
+    )
     return lambda **options: TransformersServer(rollout_config(**options), model_config)
 
 
@@ -42,8 +50,12 @@ async def update(server, model, global_steps=1, bucket_bytes=1 << 12):
 
 async def generating(server):
     """Return when a few tokens of the requests in flight are there, however long that takes."""
-    forward, calls = server.model.forward, []
-    server.model.forward = lambda *arguments, **options: (calls.append(1), forward(*arguments, **options))[1]
+    forward = server.model.forward
+    calls = []
+    server.model.forward = lambda *arguments, **options: (
+        calls.append(1),
+        forward(*arguments, **options),
+    )[1]
     while len(calls) < 4:
         await asyncio.sleep(0)
     server.model.forward = forward
@@ -56,10 +68,14 @@ def assert_log_probs_of(model, output):
 
 
 @pytest.mark.anyio
-async def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes(make_server, model):
+async def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes(
+    make_server, model
+):
     async def samples(n=6, other_prompts=()):
         prompts = [*([PROMPT] * n), *other_prompts]
-        outputs = await asyncio.gather(*[server.generate(p, SAMPLING, str(i)) for i, p in enumerate(prompts)])
+        outputs = await asyncio.gather(
+            *[server.generate(p, SAMPLING, str(i)) for i, p in enumerate(prompts)]
+        )
         return sorted(tuple(output.token_ids) for output in outputs[:n])
 
     server = make_server()
@@ -98,7 +114,9 @@ async def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(m
     await generating(server)
     assert (await server.abort_all_requests())["aborted_count"] == 4
     partial = [await task for task in tasks]
-    assert all(output.stop_reason == "aborted" and len(output.token_ids) < 100 for output in partial)
+    assert all(
+        output.stop_reason == "aborted" and len(output.token_ids) < 100 for output in partial
+    )
     held = asyncio.create_task(server.generate(PROMPT, SAMPLING, "held"))
     await asyncio.sleep(0.05)
     assert not held.done()
@@ -111,10 +129,13 @@ async def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(m
 
 
 class _Client(FullyAsyncLLMServerClient):
-    """verl's client of the asynchronous modes, with a server in this process instead of a Ray actor."""
+    """verl's client of the asynchronous modes, with a server in this process instead of a Ray
+    actor."""
 
     def __init__(self, server):
-        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "transformers", "response_length": 100}}})
+        config = OmegaConf.create(
+            {"actor_rollout_ref": {"rollout": {"name": "transformers", "response_length": 100}}}
+        )
         super().__init__(config)
         self._only = SimpleNamespace(generate=SimpleNamespace(remote=server.generate))
 
@@ -132,7 +153,10 @@ async def test_an_interrupted_rollout_goes_on_where_it_was(make_server, model, o
         await update(server, model, global_steps=1)
         client = _Client(server)
         samplings = {str(seed): {**SAMPLING, "seed": seed} for seed in range(3)}
-        asked = [client.generate(key, prompt_ids=PROMPT, sampling_params=each) for key, each in samplings.items()]
+        asked = [
+            client.generate(key, prompt_ids=PROMPT, sampling_params=each)
+            for key, each in samplings.items()
+        ]
         tasks = [asyncio.create_task(each) for each in asked]
         if interrupt_with is not None:
             await generating(server)
@@ -153,17 +177,23 @@ async def test_an_interrupted_rollout_goes_on_where_it_was(make_server, model, o
 @pytest.mark.anyio
 async def test_a_failing_generation_fails_its_requests_and_leaves_the_server_usable(make_server):
     server = make_server()
-    forward, server.model.forward = server.model.forward, lambda **_: 1 / 0
+    forward = server.model.forward
+    server.model.forward = lambda **_: 1 / 0
     asked = [server.generate(PROMPT, SAMPLING, str(i)) for i in range(3)]
     results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 600)
-    assert all(isinstance(result, RuntimeError) and "ZeroDivisionError" in str(result) for result in results)
+    assert all(
+        isinstance(result, RuntimeError) and "ZeroDivisionError" in str(result)
+        for result in results
+    )
     server.model.forward = forward
     output = await asyncio.wait_for(server.generate(PROMPT, SAMPLING, "ok"), 600)
     assert output.stop_reason == "completed"
 
 
 @pytest.mark.anyio
-async def test_without_weights_the_server_refuses_to_generate_and_a_broken_update_does_not_hang(make_server, model):
+async def test_without_weights_the_server_refuses_to_generate_and_a_broken_update_does_not_hang(
+    make_server, model
+):
     server = make_server(load_format="dummy")
     with pytest.raises(RuntimeError, match="received no weights"):
         await server.generate(PROMPT, SAMPLING, "a")
@@ -179,7 +209,9 @@ async def test_without_weights_the_server_refuses_to_generate_and_a_broken_updat
 
 
 @pytest.mark.anyio
-async def test_tied_weights_may_arrive_under_any_of_their_names_and_others_are_refused(model_path, other_model):
+async def test_tied_weights_may_arrive_under_any_of_their_names_and_others_are_refused(
+    model_path, other_model
+):
     async def load(weights):
         receiver = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         loader = WeightLoader(receiver)
@@ -189,10 +221,18 @@ async def test_tied_weights_may_arrive_under_any_of_their_names_and_others_are_r
         return receiver
 
     embedding = other_model.model.embed_tokens.weight
-    others = [(name, value) for name, value in other_model.named_parameters() if value is not embedding]
-    for aliases in (["lm_head.weight"], ["model.embed_tokens.weight"], ["lm_head.weight", "model.embed_tokens.weight"]):
+    others = [
+        (name, value) for name, value in other_model.named_parameters() if value is not embedding
+    ]
+    for aliases in (
+        ["lm_head.weight"],
+        ["model.embed_tokens.weight"],
+        ["lm_head.weight", "model.embed_tokens.weight"],
+    ):
         receiver = await load([*((alias, embedding) for alias in aliases), *others])
-        assert torch.equal(receiver(torch.tensor([PROMPT])).logits, other_model(torch.tensor([PROMPT])).logits)
+        assert torch.equal(
+            receiver(torch.tensor([PROMPT])).logits, other_model(torch.tensor([PROMPT])).logits
+        )
     for weights, message in (
         ([("nothing", torch.zeros(2))], "not in the rollout model"),
         ([("model.norm.weight", torch.zeros(2))], "size mismatch for model.norm.weight"),
@@ -221,10 +261,23 @@ def test_lengths_are_limited_as_in_verls_vllm_server_and_unsupported_parameters_
 
 
 def test_every_sample_of_a_step_has_its_own_reproducible_seed():
-    sample = {"global_steps": 3, "index": 7, "session_id": 0, "raw_prompt": [{"role": "user", "content": "1+2"}]}
-    changes = [{}, {"global_steps": 4}, {"index": 8}, {"session_id": 1}, {"raw_prompt": [{"role": "u", "content": ""}]}]
+    sample = {
+        "global_steps": 3,
+        "index": 7,
+        "session_id": 0,
+        "raw_prompt": [{"role": "user", "content": "1+2"}],
+    }
+    changes = [
+        {},
+        {"global_steps": 4},
+        {"index": 8},
+        {"session_id": 1},
+        {"raw_prompt": [{"role": "u", "content": ""}]},
+    ]
     seeds = [sample_seed(5, sample | change) for change in changes] + [sample_seed(6, sample)]
     assert len(set(seeds)) == len(seeds)
-    assert sample_seed(5, sample | {"uid": "random"}) == seeds[0]  # nothing that another run would name otherwise
+    assert (
+        sample_seed(5, sample | {"uid": "random"}) == seeds[0]
+    )  # nothing that another run would name otherwise
     # The same everywhere.
     assert stable_seed(1, "a", [2]) == 1855870061761875673

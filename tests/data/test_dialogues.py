@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.rewrite_choice import Choice, find_fault, find_option, parse_question, read_options, rewrite
+from data_preprocessing.rewrite_choice import (
+    Choice,
+    find_fault,
+    find_option,
+    parse_question,
+    read_options,
+    rewrite,
+)
 from data_preprocessing.selection import find_reason, select
 from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import INSTRUCTION, Votes, vote_on_row
@@ -30,24 +37,49 @@ NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
     ("problem", "stem", "options"),
     [
         (SQUARE, "A square has area 49. Its perimeter is", ["7", "14", "28"]),
-        (r"$2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$", "$2+3$?", ["4", "5", "6"]),
-        (r"$x$? $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$", "$x$?", [r"\frac12", "3", "-1"]),
+        (
+            r"$2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$",
+            "$2+3$?",
+            ["4", "5", "6"],
+        ),
+        (
+            r"$x$? $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$",
+            "$x$?",
+            [r"\frac12", "3", "-1"],
+        ),
         ("How many?\nA. $12$; B. $13$; C. $14$; D. $15$.", "How many?", ["12", "13", "14", "15"]),
-        ("Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$", "Both?", ["$3$ and $4$", "$5$ and $6$", "7"]),
-        ("By (A) and (B) above, find it. (A) 1 (B) 2 (C) 3", "By (A) and (B) above, find it.", ["1", "2", "3"]),
-        (r"Area? $\textbf{(A) 3} \qquad \textbf{(B) 4} \qquad \textbf{(C) 5}$", "Area?", ["3", "4", "5"]),
+        (
+            "Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$",
+            "Both?",
+            ["$3$ and $4$", "$5$ and $6$", "7"],
+        ),
+        (
+            "By (A) and (B) above, find it. (A) 1 (B) 2 (C) 3",
+            "By (A) and (B) above, find it.",
+            ["1", "2", "3"],
+        ),
+        (
+            r"Area? $\textbf{(A) 3} \qquad \textbf{(B) 4} \qquad \textbf{(C) 5}$",
+            "Area?",
+            ["3", "4", "5"],
+        ),
         ("What is 2+3?", "", None),
         ("Which? (A) 1 (B) (C) 3", "", None),
         ("Which? (A) 1 (B) 2 (C) [asy] draw(); [/asy]", "", None),
         (r"Which? (A) $\frac{1$ (B) 2 (C) 3", "", None),
     ],
 )
-def test_the_options_and_what_is_asked_are_told_apart_where_they_are_certain(problem, stem, options):
-    assert read_options(problem) == (options and Choice(stem, dict(zip("ABCDE", options, strict=False))))
+def test_the_options_and_what_is_asked_are_told_apart_where_they_are_certain(
+    problem, stem, options
+):
+    assert read_options(problem) == (
+        options and Choice(stem, dict(zip("ABCDE", options, strict=False)))
+    )
 
 
 @pytest.mark.parametrize(
-    "gold", ["B", "(B)", r"\text{B}", r"\textbf{(B)}", r"\mathrm{(B)}\ 14", "B) 14", "B.", "$B$", "B: 14"]
+    "gold",
+    ["B", "(B)", r"\text{B}", r"\textbf{(B)}", r"\mathrm{(B)}\ 14", "B) 14", "B.", "$B$", "B: 14"],
 )
 def test_a_gold_answer_names_its_option_however_it_is_written(gold):
     assert find_option(gold, read_options(SQUARE)) == "B"
@@ -56,8 +88,12 @@ def test_a_gold_answer_names_its_option_however_it_is_written(gold):
 
 
 @given(
-    reason=st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=1).filter(str.strip),
-    question=st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1).filter(str.strip),
+    reason=st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=1).filter(
+        str.strip
+    ),
+    question=st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1).filter(
+        str.strip
+    ),
 )
 def test_whatever_is_written_in_the_form_is_read_back(reason, question):
     assert parse_question(yes(question, reason.strip())) == (question.strip(), "")
@@ -92,7 +128,9 @@ def test_anything_else_is_malformed(text, found):
 def test_an_open_question_keeps_the_numbers_and_forgets_the_options(question, fault):
     assert find_fault(read_options(SQUARE), "28", question) == fault
     choice = Choice("Divide 1,002 by 3.", {"A": r"\frac{1002}{3}", "B": "2", "C": "3"})
-    assert find_fault(choice, choice.options["A"], r"Is 1{,}002 by 3 $\frac{1002}{3}$?").startswith("gives the answer")
+    assert find_fault(choice, choice.options["A"], r"Is 1{,}002 by 3 $\frac{1002}{3}$?").startswith(
+        "gives the answer"
+    )
 
 
 COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
@@ -103,8 +141,18 @@ COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
     [
         (rl_row("Which? (A) 1 (B) (C) 3", gold="A"), (), "options_unread", 0),
         (rl_row(SQUARE, gold="30"), (), "gold_not_an_option", 0),
-        (rl_row("Which of the following is prime? (A) 1 (B) 4 (C) 7", gold="C"), (), "refers_to_options", 0),
-        (rl_row("The root of 5 is closest to (A) 1 (B) 2 (C) 3", gold="B"), (), "refers_to_options", 0),
+        (
+            rl_row("Which of the following is prime? (A) 1 (B) 4 (C) 7", gold="C"),
+            (),
+            "refers_to_options",
+            0,
+        ),
+        (
+            rl_row("The root of 5 is closest to (A) 1 (B) 2 (C) 3", gold="B"),
+            (),
+            "refers_to_options",
+            0,
+        ),
         (rl_row(SQUARE, gold="C"), (NO,), "needs_options", 1),
         (rl_row(SQUARE, gold="C"), ("?", "?"), "malformed", 2),
         (rl_row(SQUARE, gold="C"), (yes("A square has area 50. Perimeter?"), "?"), "unfaithful", 2),
@@ -122,7 +170,9 @@ def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule,
 
 def voted(gold, *answers, model="judge", row=None):
     row = row or rl_row("What is it?", gold=gold, suffix=MATH_SUFFIX)
-    (new,), asked = conversed(vote_on_row(row, model, len(answers)), lambda ask: answers[ask.sample])
+    (new,), asked = conversed(
+        vote_on_row(row, model, len(answers)), lambda ask: answers[ask.sample]
+    )
     return new, asked
 
 
@@ -133,10 +183,16 @@ CUT = Response("", r"\boxed{3}, but wait", 9, 9, "length")
     ("answers", "expected"),
     [
         # The math verifier groups answers.
-        ((r"\boxed{3.0}", r"\boxed{\frac62}", r"\boxed{\frac{6}{2}}", r"\boxed{2}", "Who?"), (4, 0, 3, 3, "3.0", True)),
+        (
+            (r"\boxed{3.0}", r"\boxed{\frac62}", r"\boxed{\frac{6}{2}}", r"\boxed{2}", "Who?"),
+            (4, 0, 3, 3, "3.0", True),
+        ),
         ((r"\boxed{2}", r"\boxed{3}", r"\boxed{2}"), (3, 0, 2, 1, "2", False)),
         ((CUT, r"\boxed{3}"), (1, 0, 1, 1, "3", True)),
-        ((r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut"), (1, 2, 1, 1, "3", True)),
+        (
+            (r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut"),
+            (1, 2, 1, 1, "3", True),
+        ),
         ((r"\boxed{No solution}",), (0, 1, 0, 0, None, False)),
     ],
 )
@@ -151,7 +207,10 @@ def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_r
     first, _ = voted("3", r"\boxed{3}", model="a")
     second, _ = voted("3", r"\boxed{4}", model="b", row=first)
     again, _ = voted("3", r"\boxed{5}", model="a", row=second)
-    assert [(votes["model"], votes["answer"]) for votes in again["extra_info"]["votes"]] == [("b", "4"), ("a", "5")]
+    assert [(votes["model"], votes["answer"]) for votes in again["extra_info"]["votes"]] == [
+        ("b", "4"),
+        ("a", "5"),
+    ]
 
 
 def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
@@ -162,7 +221,9 @@ def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
 
 
 def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
-    return Votes(model, of, solvable, of - solvable, agreeing, matching, "7" if agreeing else None, matches)
+    return Votes(
+        model, of, solvable, of - solvable, agreeing, matching, "7" if agreeing else None, matches
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,6 +238,8 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
         ([votes(agreeing=1), votes(solvable=1, model="n")], {}, "unsolvable"),
     ],
 )
-def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(given_votes, settings, reason):
+def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(
+    given_votes, settings, reason
+):
     found = find_reason(given_votes, **{"min_solvable": 0.6, "min_agreement": 0.6, **settings})
     assert (found and found.rule) == reason

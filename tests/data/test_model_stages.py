@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Effects of model stages on rows, against a server that speaks OpenAI's protocol, which fails now and then."""
+r"""Effects of model stages on rows, against a server that speaks OpenAI's protocol, which fails now
+and then."""
 
 import pytest
 from scripted_server import Answer, ScriptedServer
 from tiny_llama import save_llama
-from told import ROWS, number_in, removed, right_or_wrong, rl_row, rows_of, server_words, write_problems
+from told import (
+    ROWS,
+    number_in,
+    removed,
+    right_or_wrong,
+    rl_row,
+    rows_of,
+    server_words,
+    write_problems,
+)
 
 from data_preprocessing import model_stage, rewrite_choice, selection, validate_votes
 from data_preprocessing.validate import main as validate
@@ -26,7 +36,10 @@ def bytes_of(folder):
 def test_multiple_choice_becomes_open_questions(tmp_path):
     out = tmp_path / "out"
     asked = "A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {half} cm (C) 1 cm"
-    rows = [rl_row(asked.format(n=n, half=n // 2), "B", index=n, suffix=MATH_SUFFIX) for n in range(10, 40, 2)]
+    rows = [
+        rl_row(asked.format(n=n, half=n // 2), "B", index=n, suffix=MATH_SUFFIX)
+        for n in range(10, 40, 2)
+    ]
     write_json_lines(tmp_path / "choice.jsonl", rows)
 
     def says(prompt, payload):
@@ -43,14 +56,22 @@ def test_multiple_choice_becomes_open_questions(tmp_path):
 
     tries = {}
     with ScriptedServer(says, faults=[429, "cut", None, 503]) as server:
-        assert rewrite_choice.main(server_words(tmp_path / "choice.jsonl", out, server, "--tries", 3)) == 0
+        assert (
+            rewrite_choice.main(server_words(tmp_path / "choice.jsonl", out, server, "--tries", 3))
+            == 0
+        )
     # A seed for every attempt, at the problem that needs another one.
-    assert {n: len(seeds) for n, seeds in tries.items()} == {str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)}
+    assert {n: len(seeds) for n, seeds in tries.items()} == {
+        str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)
+    }
     found = rows_of(out, "choice")
     for row in found:
         n = row["extra_info"]["index"]
         assert row["prompt"][0] == {"role": "system", "content": "S"}
-        assert row["prompt"][1]["content"] == f"A rod of {n} cm is cut in half. How long is a half in cm?" + MATH_SUFFIX
+        assert (
+            row["prompt"][1]["content"]
+            == f"A rod of {n} cm is cut in half. How long is a half in cm?" + MATH_SUFFIX
+        )
         assert row["reward_model"]["ground_truth"] == f"{n // 2} cm"
     assert [row["extra_info"]["index"] for row in found] == list(range(10, 38, 2))
     assert read_json(out / "report.json")["sources"][0]["removed"] == {"needs_options": 1}
@@ -67,14 +88,16 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
             return Answer("\\boxed{99}")
         return Answer(f"\\boxed{{{number}.0}}")
 
-    voted, out = tmp_path / "voted", tmp_path / "selected"
+    voted = tmp_path / "voted"
+    out = tmp_path / "selected"
     faults = [(429, "0"), "not_json", "cut", None, "cut_body", "no_choices", None, "no_finish"]
     with ScriptedServer(judge, faults=faults) as server:
         assert validate_votes.main(server_words(problems, voted, server, "--solutions", 3)) == 0
     votes = rows_of(voted)[3]["extra_info"]["votes"]
     assert votes == [
         {
-            "model": "scripted", "solutions": 3, "solvable": 3, "unsolvable": 0, "agreeing": 3, "matching": 3,
+            "model": "scripted", "solutions": 3, "solvable": 3, "unsolvable": 0, "agreeing": 3,
+            "matching": 3,
             "answer": "3.0", "answer_matches": True,
         }
     ]  # fmt: skip
@@ -88,18 +111,31 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
     assert capsys.readouterr().err.splitlines()[-1].startswith("selection: nothing is left")
 
 
-def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path, monkeypatch, capsys):
+def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(
+    tmp_path, monkeypatch, capsys
+):
     model = save_llama(tmp_path / "model", max_positions=1024)
     texts = ["Long? " * 200 if index == 7 else f"Problem {index}?" for index in range(ROWS)]
     source = tmp_path / "train.jsonl"
     write_json_lines(source, [rl_row(text, index=index) for index, text in enumerate(texts)])
-    backend = ["--backend", "transformers", "--model", model, "--dtype", "float64", "--max-new-tokens", 8]
+    backend = [
+        "--backend",
+        "transformers",
+        "--model",
+        model,
+        "--dtype",
+        "float64",
+        "--max-new-tokens",
+        8,
+    ]
     for folder, rows in ((tmp_path / "a", 500), (tmp_path / "b", 5)):
         monkeypatch.setattr(model_stage, "CHUNK_ROWS", rows)
         words = ["--input", source, "--output-dir", folder, *backend, "--solutions", 2]
         assert validate_votes.main([str(word) for word in words]) == 0
     rows = rows_of(tmp_path / "a")
-    assert [row["extra_info"]["index"] for row in rows] == [index for index in range(ROWS) if index != 7]
+    assert [row["extra_info"]["index"] for row in rows] == [
+        index for index in range(ROWS) if index != 7
+    ]
     assert all(row["extra_info"]["votes"][0]["solutions"] == 2 for row in rows)
     assert read_json(tmp_path / "a" / "report.json")["sources"][0]["removed"] == {"refused": 1}
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
@@ -122,7 +158,12 @@ def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
         # Another sampling, another seed: other answers.
         for change in (("--temperature", 0.5), ("--sampling-seed", 1)):
             before = len(server.requests)
-            assert validate_votes.main(server_words(problems, tmp_path / "d", server, *answers, *change)) == 0
+            assert (
+                validate_votes.main(
+                    server_words(problems, tmp_path / "d", server, *answers, *change)
+                )
+                == 0
+            )
             assert len(server.requests) == before + 2 * ROWS
         # Killed in the middle of a line: the rest is asked for, and the same bytes are written.
         lines = answers[1].read_bytes().splitlines(keepends=True)
@@ -134,7 +175,8 @@ def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
 
 
 def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys):
-    out, lost = tmp_path / "out", f"{validate_votes.INSTRUCTION}Problem 7?"
+    out = tmp_path / "out"
+    lost = f"{validate_votes.INSTRUCTION}Problem 7?"
     with ScriptedServer(right_or_wrong, faults_of={lost: [500] * 6}) as server:
         words = server_words(problems, out, server, "--solutions", 1)
         assert validate_votes.main(words) == 2
@@ -158,7 +200,10 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
     ],
 )
 def test_mistakes_are_one_line(problems, tmp_path, capsys, more, message):
-    more = [str(word).replace("IN/..", str(problems.parent)).replace("IN", str(problems)) for word in more]
+    more = [
+        str(word).replace("IN/..", str(problems.parent)).replace("IN", str(problems))
+        for word in more
+    ]
     with ScriptedServer(right_or_wrong) as server:
         words = server_words(problems, tmp_path / "out", server, "--max-new-tokens", 50, *more)
         assert validate_votes.main(words) == 2

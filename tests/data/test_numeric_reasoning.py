@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA as RL rows: schema, labels, splits, bad input."""
+"""AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA as RL rows: schema, labels, splits, bad
+input."""
 
 import asyncio
 import json
@@ -17,7 +18,9 @@ from prime_ext.utils.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
-EQUATE_FILES = [f"equate/{name}.csv" for name in ("AWPNLI", "NewsNLI", "RTE_Quant", "RedditNLI", "StressTest")]
+EQUATE_FILES = [
+    f"equate/{name}.csv" for name in ("AWPNLI", "NewsNLI", "RTE_Quant", "RedditNLI", "StressTest")
+]
 EQUATE = TASKS[:5]
 
 
@@ -35,7 +38,10 @@ def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_pa
     row = first["awpnli"]
     (message,) = row["prompt"]
     assert f"```\n{message['content']}\n```" in page and message["role"] == "user"
-    assert row["ability"] == "numeric_reasoning" and row["reward_model"] == {"style": "rule", "ground_truth": "1"}
+    assert row["ability"] == "numeric_reasoning" and row["reward_model"] == {
+        "style": "rule",
+        "ground_truth": "1",
+    }
     assert row["extra_info"]["options"] == ["entailment", "contradiction"]
     assert row["extra_info"]["label"] == "entailment" and row["extra_info"]["row"] == 1
 
@@ -55,18 +61,35 @@ def test_verl_reads_the_files(tmp_path):
         assert item["raw_prompt"] == row["prompt"] and item["index"] == row["extra_info"]["index"]
         # What the reward loop is given is enough for the verifier.
         gold = item["reward_model"]["ground_truth"]
-        verdict = asyncio.run(compute_score(item["data_source"], f"#### {gold}", gold, item["extra_info"]))
+        verdict = asyncio.run(
+            compute_score(item["data_source"], f"#### {gold}", gold, item["extra_info"])
+        )
         assert verdict["score"] == 1.0
 
 
 @pytest.mark.parametrize(
     ("task", "row", "gold"),
     [
-        ("redditnli", {"statement1": "a", "statement2": "b", "options": " x?", "answer": "Entailment"}, "1"),
+        (
+            "redditnli",
+            {"statement1": "a", "statement2": "b", "options": " x?", "answer": "Entailment"},
+            "1",
+        ),
         ("redditnli", {"sentence1": "a", "sentence2": "b", "gold_label": "neutral"}, "3"),
         ("redditnli", {"premise": "a", "hypothesis": "b", "label": "contradiction"}, "2"),
         # NumEval counts from zero.
-        ("qqa", {"task": "QQA", "id": 4, "question": "Which?", "option1": 5, "option2": "7 kg", "label": 1}, "2"),
+        (
+            "qqa",
+            {
+                "task": "QQA",
+                "id": 4,
+                "question": "Which?",
+                "option1": 5,
+                "option2": "7 kg",
+                "label": 1,
+            },
+            "2",
+        ),
     ],
 )
 def test_every_published_schema_is_read(task, row, gold):
@@ -74,11 +97,19 @@ def test_every_published_schema_is_read(task, row, gold):
     problem = task.problem(row)
     assert problem.gold == gold
     if task.name == "qqa":
-        assert "### option1: 5\n### option2: 7 kg" in task.messages(problem, "default")[-1]["content"]
+        assert (
+            "### option1: 5\n### option2: 7 kg" in task.messages(problem, "default")[-1]["content"]
+        )
 
 
 def test_duplicates_are_merged_contradictions_dropped_and_both_counted(tmp_path):
-    lines = ["premise,hypothesis,label", "a b,c,entailment", "a  b,c,entailment", "d,e,neutral", "d,e,entailment"]
+    lines = [
+        "premise,hypothesis,label",
+        "a b,c,entailment",
+        "a  b,c,entailment",
+        "d,e,neutral",
+        "d,e,entailment",
+    ]
     (tmp_path / "in.csv").write_text("\n".join(lines) + "\n")
     arguments = ["--input", f"newsnli={tmp_path / 'in.csv'}", "--splits", "test"]
     assert main([*arguments, "--output-dir", str(tmp_path)]) == 0
@@ -98,9 +129,19 @@ def test_of_a_problem_in_two_official_splits_the_test_copy_stays(tmp_path):
 
 
 def test_bad_rows_are_named_counted_and_left_out(tmp_path, capsys):
-    bad = 'premise,hypothesis,label\na,b,entailment\na,c,maybe\n,d,neutral\na\n"e {{statement2}}",f,Neutral \n'
+    bad = (
+        'premise,hypothesis,label\na,b,entailment\na,c,maybe\n,d,neutral\na\n"e'
+        ' {{statement2}}",f,Neutral \n'
+    )
     (tmp_path / "in.csv").write_text(bad)
-    words = ["--input", f"rte_quant={tmp_path / 'in.csv'}", "--splits", "test", "--output-dir", str(tmp_path)]
+    words = [
+        "--input",
+        f"rte_quant={tmp_path / 'in.csv'}",
+        "--splits",
+        "test",
+        "--output-dir",
+        str(tmp_path),
+    ]
     assert main(words) == 0
     errors = [line.partition(" row ")[2] for line in capsys.readouterr().err.splitlines()]
     assert [error[:10] for error in errors] == ["2: label '", "3: premise", "4: no cell"]
@@ -109,7 +150,9 @@ def test_bad_rows_are_named_counted_and_left_out(tmp_path, capsys):
     assert sum(bad.values()) == 3 and bad["label 'maybe' is none of entailment, neutral"] == 1
     rows = rows_of(tmp_path, "test")
     # Braces of a problem are not placeholders.
-    assert len(rows) == 2 and "### statement1: e {{statement2}}\n" in rows[1]["prompt"][0]["content"]
+    assert (
+        len(rows) == 2 and "### statement1: e {{statement2}}\n" in rows[1]["prompt"][0]["content"]
+    )
 
 
 def test_the_split_of_equate_is_clean_balanced_and_drops_nothing_but_repetitions(tmp_path):
@@ -121,7 +164,11 @@ def test_the_split_of_equate_is_clean_balanced_and_drops_nothing_but_repetitions
         train, test = (sum(found["written"][split].values()) for split in ("train", "test"))
         assert train + test + found["duplicates_merged"] == found["read"]
         # Whole groups go to a side, which is coarse for few rows.
-        assert (0.05 if folder == SAMPLES else 0.1) < test / (train + test) < (0.35 if folder == SAMPLES else 0.3)
+        assert (
+            (0.05 if folder == SAMPLES else 0.1)
+            < test / (train + test)
+            < (0.35 if folder == SAMPLES else 0.3)
+        )
     index = SimilarityIndex()
     for row in rows_of(tmp_path, "test"):
         index.add(*row["extra_info"]["texts"])

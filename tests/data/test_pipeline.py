@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline: settings, stages in order, what goes and why, rows of Eurus-2-RL-Data, and mistakes in one line."""
+"""The pipeline: settings, stages in order, what goes and why, rows of Eurus-2-RL-Data, and mistakes
+in one line."""
 
 import asyncio
 import importlib
@@ -24,7 +25,14 @@ from prime_ext.utils.rows import SourceError, hub_rows
 FIXTURES = Path(__file__).parent / "fixtures"
 SETTINGS = Path(__file__).resolve().parents[2] / "data_preprocessing" / "settings"
 GSM8K_MATH = SETTINGS / "gsm8k_math.yaml"
-OUTPUTS = {"train.parquet", "test.parquet", "removed.jsonl", "choice.jsonl", "report.json", "report.md"}
+OUTPUTS = {
+    "train.parquet",
+    "test.parquet",
+    "removed.jsonl",
+    "choice.jsonl",
+    "report.json",
+    "report.md",
+}
 
 
 # ---- settings ----
@@ -41,18 +49,27 @@ def test_the_shipped_settings_name_all_stages_and_their_options_with_the_default
 
 
 def test_words_go_over_the_file_and_null_leaves_out():
-    words = ["stages.decontaminate=null", "stages.deduplicate.threshold=0.9", "sources.math=null", "data_dir=D"]
+    words = [
+        "stages.decontaminate=null",
+        "stages.deduplicate.threshold=0.9",
+        "sources.math=null",
+        "data_dir=D",
+    ]
     words += ["stages.math_rules.rules=[]", "sources.gsm8k.splits=test", "system_prompt=none"]
     settings = load_settings(GSM8K_MATH, [*words, "stages.deduplicate.levels=exact"])
     assert list(settings.sources) == ["gsm8k"] and settings.sources["gsm8k"].splits == ("test",)
     assert list(settings.stages) == ["math_rules", "deduplicate"]
-    assert settings.stages["math_rules"].rules == () and settings.stages["deduplicate"].levels == ("exact",)
+    assert settings.stages["math_rules"].rules == () and settings.stages["deduplicate"].levels == (
+        "exact",
+    )
     assert settings.stages["deduplicate"].threshold == 0.9
     assert settings.data_dir == Path("D") and settings.system_prompt == "none"
 
 
 def run(folder, settings, *words):
-    return main([str(word) for word in (SETTINGS / f"{settings}.yaml", *words, "--output-dir", folder)])
+    return main(
+        [str(word) for word in (SETTINGS / f"{settings}.yaml", *words, "--output-dir", folder)]
+    )
 
 
 # ---- rules of mathematics ----
@@ -77,7 +94,10 @@ def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     problem = "A shelf holds 12 jars. Each jar has 85 beads. How many beads are there?"
     assert rows[0] == {
         "data_source": "openai/gsm8k",
-        "prompt": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": problem + MATH_SUFFIX}],
+        "prompt": [
+            {"role": "system", "content": SYSTEM_PROMPT},
+            {"role": "user", "content": problem + MATH_SUFFIX},
+        ],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "1020"},
         "extra_info": {"split": "train", "index": 0},
@@ -95,11 +115,17 @@ def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     }
     # Multiple choice is put aside.
     aside = json.loads((tmp_path / "choice.jsonl").read_text())
-    assert aside["extra_info"] == {"split": "train", "index": 2} and "(A)" in aside["prompt"][1]["content"]
+    assert (
+        aside["extra_info"] == {"split": "train", "index": 2}
+        and "(A)" in aside["prompt"][1]["content"]
+    )
     numina = dict.fromkeys(("numina_cn_k12", "numina_amc_aime", "numina_synthetic_math"), 1)
     written = {"openai/gsm8k": 4, "DigitalLearningGmbH/MATH-lighteval": 2, **numina}
     assert Counter(row["data_source"] for row in rows) == written
-    assert [row["reward_model"]["ground_truth"] for row in rows_of(tmp_path, "test")] == ["25", "21"]
+    assert [row["reward_model"]["ground_truth"] for row in rows_of(tmp_path, "test")] == [
+        "25",
+        "21",
+    ]
 
 
 def test_without_rules_only_rows_without_an_answer_go_and_old_files_are_refused(tmp_path, capsys):
@@ -127,11 +153,18 @@ BAD_ROWS = [
 def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
     (tmp_path / "in.jsonl").write_text("\n".join(BAD_ROWS) + "\n")
     out = tmp_path / "out"
-    assert apply_math_rules(out, "--input", f"numina={tmp_path / 'in.jsonl'}", sources=["numina"]) == 0
+    assert (
+        apply_math_rules(out, "--input", f"numina={tmp_path / 'in.jsonl'}", sources=["numina"]) == 0
+    )
     assert [row["extra_info"]["index"] for row in rows_of(out)] == [0]
     lines = removed(out)
-    assert [(line["row"], line["rule"]) for line in lines] == [(n, "bad_row") for n in range(2, 8)] + [(8, "giant")]
-    reasons = "not JSON|no column problem|answer must be a text|no column source|id 1 was there before|half a character"
+    assert [(line["row"], line["rule"]) for line in lines] == [
+        (n, "bad_row") for n in range(2, 8)
+    ] + [(8, "giant")]
+    reasons = (
+        "not JSON|no column problem|answer must be a text|no column source|id 1 was there"
+        " before|half a character"
+    )
     for line, reason in zip(lines, [*reasons.split("|"), "30000 characters"], strict=True):
         assert reason in line["evidence"]
 
@@ -149,8 +182,13 @@ def test_files_without_a_source_are_named_and_split_by_their_problems(tmp_path):
 
 def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
     pq.write_table(pa.table({"problem": ["P", "Q"]}), tmp_path / "train.parquet")
-    assert list(hub_rows(str(tmp_path), None, "train")) == [(1, {"problem": "P"}), (2, {"problem": "Q"})]
-    with pytest.raises(SourceError, match="cannot be fetched from the hub .* give local files instead"):
+    assert list(hub_rows(str(tmp_path), None, "train")) == [
+        (1, {"problem": "P"}),
+        (2, {"problem": "Q"}),
+    ]
+    with pytest.raises(
+        SourceError, match="cannot be fetched from the hub .* give local files instead"
+    ):
         list(hub_rows(str(tmp_path / "nowhere"), None, "train"))
 
 
@@ -162,24 +200,50 @@ def math_files(tmp_path):
     """Write two sources with twins, a training row that gives away a test row, and bad rows."""
     folder = tmp_path / "in"
     folder.mkdir()
-    story = "A farmer sells {} baskets of apples on the market of the small town every morning for three coins each."
+    story = (
+        "A farmer sells {} baskets of apples on the market of the small town every morning for"
+        " three coins each."
+    )
     train = [
         {"question": story.format(5), "answer": "so\n#### 15"},
-        {"question": "How many legs have 4 horses and 3 ducks that stand together on a meadow?", "answer": "#### 22"},
+        {
+            "question": "How many legs have 4 horses and 3 ducks that stand together on a meadow?",
+            "answer": "#### 22",
+        },
         {"question": story.format(5).replace("small", "tiny"), "answer": "it is\n#### 15"},
         {"question": story.format(6), "answer": "#### 18"},
-        {"question": "A train of twelve cars with forty seats has how many seats if 9 are broken?", "answer": "no"},
-        {"question": "Nine sheep eat 18 bales of hay in a week; how many bales eat 3 sheep?", "answer": "#### 6"},
+        {
+            "question": (
+                "A train of twelve cars with forty seats has how many seats if 9 are broken?"
+            ),
+            "answer": "no",
+        },
+        {
+            "question": "Nine sheep eat 18 bales of hay in a week; how many bales eat 3 sheep?",
+            "answer": "#### 6",
+        },
     ]
-    test = [{"question": "Nine sheep eat 27 bales of hay in a week; how many bales eat 3 sheep?", "answer": "#### 9"}]
+    test = [
+        {
+            "question": "Nine sheep eat 27 bales of hay in a week; how many bales eat 3 sheep?",
+            "answer": "#### 9",
+        }
+    ]
     other = [
-        {"problem": "How many legs have 4 horses and 3 ducks, that stand together on a meadow", "answer": "22"},
+        {
+            "problem": "How many legs have 4 horses and 3 ducks, that stand together on a meadow",
+            "answer": "22",
+        },
         {"problem": "What is $3^4$?", "answer": "81"},
     ]
     for name, rows in (("train", train), ("test", test), ("other", other)):
         lines = [json.dumps(row) for row in rows] + (["{broken"] if name == "train" else [])
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    files = [f"gsm8k:train={folder}/train.jsonl", f"gsm8k:test={folder}/test.jsonl", f"math={folder}/other.jsonl"]
+    files = [
+        f"gsm8k:train={folder}/train.jsonl",
+        f"gsm8k:test={folder}/test.jsonl",
+        f"math={folder}/other.jsonl",
+    ]
     # No task of the evaluation is at hand: the own test rows are what can be given away.
     return ["data_dir=nowhere", "--input", *files]
 
@@ -210,12 +274,23 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
     report = read_json(out / "report.json")
     counts = {(source["split"], source["data_source"]): source for source in report["sources"]}
     assert [counts["train", "openai/gsm8k"][name] for name in ("read", "written")] == [6, 3]
-    given_away = {"task": "openai/gsm8k test", "level": "numbers", "training_rows": 1, "test_rows": 1}
+    given_away = {
+        "task": "openai/gsm8k test",
+        "level": "numbers",
+        "training_rows": 1,
+        "test_rows": 1,
+    }
     assert report["contamination"] == [given_away]
     assert "nothing is wrong" in capsys.readouterr().out
     text = (out / "report.md").read_text()
-    assert text.startswith("# GSM8K and MATH\n") and "| openai/gsm8k test | numbers | 1 | 1 |" in text
-    assert "not compared with math500: " in text and "Nine sheep eat 27 bales" in text and "nowhere" not in text
+    assert (
+        text.startswith("# GSM8K and MATH\n") and "| openai/gsm8k test | numbers | 1 | 1 |" in text
+    )
+    assert (
+        "not compared with math500: " in text
+        and "Nine sheep eat 27 bales" in text
+        and "nowhere" not in text
+    )
 
 
 CODE = ["data_dir=" + str(FIXTURES), "chunk_rows=4", "stages.decontaminate.tasks=[]"]
@@ -250,7 +325,10 @@ def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypat
     assert json.loads(halves["reward_model"]["ground_truth"])["inputs"] == ["8\n", "10\n", "2\n"]
     (failed,) = [line for line in removed(tmp_path) if line["rule"] == "solutions_fail"]
     assert "2 of 2 programs tried: wrong" in failed["evidence"]
-    checked = {"kept without a Python program": 1, **{f"passed by program {n}": 4 if n == 1 else 1 for n in (1, 2, 3)}}
+    checked = {
+        "kept without a Python program": 1,
+        **{f"passed by program {n}": 4 if n == 1 else 1 for n in (1, 2, 3)},
+    }
     assert read_json(tmp_path / "report.json")["notes"] == {
         "code_tests: cut tests": 1,
         "code_tests: repeated tests": 1,
@@ -283,16 +361,36 @@ ROWS = "premise,hypothesis,label\n"
     ("words", "content", "reason"),
     [
         (f"{MATH} stages.math_rules.rules=[fun]", "", "stages.math_rules.rules.0 must be 'giant'"),
-        (f"{MATH} stages.decontaminate.tasks=[gsm9k]", "", "stages.decontaminate.tasks.0 must be all or one of"),
+        (
+            f"{MATH} stages.decontaminate.tasks=[gsm9k]",
+            "",
+            "stages.decontaminate.tasks.0 must be all or one of",
+        ),
         (f"{MATH} nonsense", "", "'nonsense' must be KEY=VALUE"),
         ("pipeline in.jsonl", "a: [", "in.jsonl is not YAML"),
         (f"{MATH} --input poems=x.jsonl", "", "--input names poems, which must be one of gsm8k"),
         (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),
-        (f"{MATH} {HERE} stages.decontaminate.tasks=[math500]", "", "decontaminate.tasks: math500: "),
+        (
+            f"{MATH} {HERE} stages.decontaminate.tasks=[math500]",
+            "",
+            "decontaminate.tasks: math500: ",
+        ),
         (NUMINA, "{broken\n", "nothing can be used: "),
-        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "left of 1 rows: proof 1 (asks for"),
-        (GSM8K, '{"question": "P", "answer": "7"}\n', "left of 1 rows: no_answer 1 (no gold answer: no line with ####"),
-        (NUMINA, '{"problem": "P", "answer": "7"}\n', "no column source; it has problem, answer; --source NAME"),
+        (
+            NUMINA,
+            '{"problem": "Prove it.", "answer": "1", "source": "a"}\n',
+            "left of 1 rows: proof 1 (asks for",
+        ),
+        (
+            GSM8K,
+            '{"question": "P", "answer": "7"}\n',
+            "left of 1 rows: no_answer 1 (no gold answer: no line with ####",
+        ),
+        (
+            NUMINA,
+            '{"problem": "P", "answer": "7"}\n',
+            "no column source; it has problem, answer; --source NAME",
+        ),
         (f"{GSM8K} --source mine", "", "--source mine: gsm8k is not named by a column source"),
         (f"{MATH} --input numina:dev=in.jsonl", "", "must be NAME=FILE or NAME:SPLIT=FILE with"),
         (f"{MATH} --input numina=a numina=b", "", "numina already has a file for all"),
@@ -300,12 +398,19 @@ ROWS = "premise,hypothesis,label\n"
         (f"{NEWS} --tasks qqa", "", "--input names newsnli, which is not among --tasks qqa"),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, words, content, reason):
+def test_a_mistake_is_one_line_and_writes_nothing(
+    tmp_path, monkeypatch, capsys, words, content, reason
+):
     monkeypatch.chdir(tmp_path)
     for name in ("in.jsonl", "in.csv"):
         (tmp_path / name).write_text(content)
     program, *words = words.split()
-    assert importlib.import_module(f"data_preprocessing.{program}").main([*words, "--output-dir", "out"]) == 2
+    assert (
+        importlib.import_module(f"data_preprocessing.{program}").main(
+            [*words, "--output-dir", "out"]
+        )
+        == 2
+    )
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith(f"{program}: ") and reason in error
     assert not list(Path("out").glob("*"))

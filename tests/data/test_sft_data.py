@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""SFT data from a teacher: form, right answers, chats that verl's trainer reads; chains of the numeric sets."""
+r"""SFT data from a teacher: form, right answers, chats that verl's trainer reads; chains of the
+numeric sets."""
 
 from pathlib import Path
 
@@ -44,8 +45,16 @@ def response(answer):
         (GOOD.replace("# The sum", "The sum"), "math", "no_step"),
         (GOOD.replace("The answer is \\boxed{7}.", ""), "math", "no_step"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [VERIFY]"), "math", "next_action"),
-        (GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"), "math", "next_action"),
-        (GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"), "math", "no_answer"),
+        (
+            GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"),
+            "math",
+            "next_action",
+        ),
+        (
+            GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"),
+            "math",
+            "no_answer",
+        ),
         (CODE.removesuffix("```"), "code", "no_answer"),
     ],
 )
@@ -54,7 +63,20 @@ def test_a_response_keeps_to_the_form_or_breaks_a_rule(response, ability, rule):
     assert (found == response) if rule is None else (found.rule == rule and rule in RULES)
 
 
-PIECES = ["[", "]", "ASSESS", "OUTPUT", "#", "\n", "Next action: ", "\\boxed{", "}", " ", "x", "[OUTPUT]\n"]
+PIECES = [
+    "[",
+    "]",
+    "ASSESS",
+    "OUTPUT",
+    "#",
+    "\n",
+    "Next action: ",
+    "\\boxed{",
+    "}",
+    " ",
+    "x",
+    "[OUTPUT]\n",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.characters()).map("".join))
@@ -66,11 +88,19 @@ def test_any_text_is_judged_without_an_error(text):
 CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1"
 
 
-@given(st.lists(st.text("abcxyz1", min_size=1, max_size=20), min_size=1, max_size=12), st.integers(1, 9))
+@given(
+    st.lists(st.text("abcxyz1", min_size=1, max_size=20), min_size=1, max_size=12),
+    st.integers(1, 9),
+)
 def test_what_is_written_is_read_back(steps, option):
     chain = write_chain(steps, option)
     assert read_chain(chain) == chain
-    assert read_chain(" [1] . 14 + 9 = 23\n\n [2]: It is right.\nThus, the answer is option 1. #### 1\n") == CHAIN
+    assert (
+        read_chain(
+            " [1] . 14 + 9 = 23\n\n [2]: It is right.\nThus, the answer is option 1. #### 1\n"
+        )
+        == CHAIN
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,11 +122,19 @@ def test_other_chains_are_refused_with_the_reason(text, rule):
 
 def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     row = rl_row("1+1?", gold="2", suffix=MATH_SUFFIX)
-    assert problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {**row, "judge": "numina_cn_k12"}
+    assert problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {
+        **row,
+        "judge": "numina_cn_k12",
+    }
     assert extract_problem(row) == "1+1?"
-    found = problem_row({"instruction": "Sort a list.", "output": "..."}, Path("magicoder.jsonl"), 3, "", "code", ())
+    found = problem_row(
+        {"instruction": "Sort a list.", "output": "..."}, Path("magicoder.jsonl"), 3, "", "code", ()
+    )
     assert extract_problem(found) == "Sort a list." and found["data_source"] == "magicoder"
-    assert found["reward_model"]["ground_truth"] is None and found["extra_info"] == {"split": "train", "index": 2}
+    assert found["reward_model"]["ground_truth"] is None and found["extra_info"] == {
+        "split": "train",
+        "index": 2,
+    }
     assert extract_problem(problem_row({"query": "Q"}, Path("x"), 1, "s", "math", ["query"])) == "Q"
     for bad in ({"output": "x"}, {"problem": " "}, {**row, "data_source": "nobody"}):
         with pytest.raises(BadRow):
@@ -109,7 +147,13 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
         ({"problem": "P", "solution": r"So \boxed{5}."}, "5"),
         ({"problem": "P", "expected_answer": "7"}, "7"),
         ({"question": "P", "answer": "Half.\n#### 1,200"}, "1200"),
-        ({"problem": "P", "answer": "Because of the reasons given above, it is as it is and no other way."}, None),
+        (
+            {
+                "problem": "P",
+                "answer": "Because of the reasons given above, it is as it is and no other way.",
+            },
+            None,
+        ),
         ({"problem": "P"}, None),
     ],
 )
@@ -139,19 +183,29 @@ def test_the_teacher_is_asked_until_form_and_answer_are_right():
             ],
             "data_source": "numina_cn_k12",
             "ability": "math",
-            "extra_info": {"split": "train", "index": 0, "response": 0, "tries": 3, "ground_truth": "2"},
+            "extra_info": {
+                "split": "train",
+                "index": 0,
+                "response": 0,
+                "tries": 3,
+                "ground_truth": "2",
+            },
         }
     ]
 
 
 def test_several_responses_are_different_and_only_missing_ones_are_asked_again():
-    rows, asked = answered(response("2"), response("2.0"), "no", "-", "-", response("2"), responses=3)
+    rows, asked = answered(
+        response("2"), response("2.0"), "no", "-", "-", response("2"), responses=3
+    )
     assert [row["extra_info"]["response"] for row in rows] == [0, 1]
     assert [(ask.sample, ask.attempt) for ask in asked] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
 def test_verls_dataset_learns_the_responses_that_the_command_writes(tmp_path):
-    problems = [{"problem": f"Add {n} and 1.", "expected_answer": str(n + 1)} for n in range(6)] + [{"problem": ""}]
+    problems = [{"problem": f"Add {n} and 1.", "expected_answer": str(n + 1)} for n in range(6)] + [
+        {"problem": ""}
+    ]
     write_json_lines(tmp_path / "sums.jsonl", problems)
 
     def teach(prompt, payload):
@@ -188,7 +242,10 @@ def test_verls_dataset_learns_the_responses_that_the_command_writes(tmp_path):
 
 def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path):
     golds = {f"Problem {n}?": 1 + n % 2 for n in range(6)}
-    rows = [rl_row(text, str(gold), "awpnli", n, n_options=2) for n, (text, gold) in enumerate(golds.items())]
+    rows = [
+        rl_row(text, str(gold), "awpnli", n, n_options=2)
+        for n, (text, gold) in enumerate(golds.items())
+    ]
     write_json_lines(tmp_path / "in.jsonl", [*rows, rl_row("1+1?", gold="2")])
 
     def teach(prompt, payload):
@@ -205,7 +262,9 @@ def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path
     assert len(found) == 2 * 5
     for row in found:
         user, assistant = (message["content"] for message in row["messages"][-2:])
-        assert assistant.startswith("[1] Add ") and "\n[2] Compare.\nThus, the answer is" in assistant
+        assert (
+            assistant.startswith("[1] Add ") and "\n[2] Compare.\nThus, the answer is" in assistant
+        )
         assert assistant.endswith(f"#### {golds[user]}")
     lines = removed(tmp_path)
     assert [(line["row"], line["rule"]) for line in lines] == [(6, "wrong_answer"), (7, "bad_row")]

@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, find_twins, sketch, twin_level
-from data_preprocessing.text_similarity import Settings, SimilarityIndex, find_near_groups, jaccard, shingles
+from data_preprocessing.text_similarity import (
+    Settings,
+    SimilarityIndex,
+    find_near_groups,
+    jaccard,
+    shingles,
+)
 
-WORDS = "river stone market engine letter window garden seven carry build often under bright slowly".split()
+WORDS = (
+    "river stone market engine letter window garden seven carry build often under bright slowly"
+).split()
 
 
 def sentence(rng, n=30):
@@ -18,7 +26,8 @@ def sentence(rng, n=30):
 
 
 def test_the_index_finds_what_comparing_all_pairs_finds():
-    """The reference: Jaccard similarity of every pair. MinHash may miss a pair; at these settings next to none."""
+    """The reference: Jaccard similarity of every pair. MinHash may miss a pair; at these settings
+    next to none."""
     rng = random.Random(3)
     texts = []
     for _ in range(60):
@@ -32,7 +41,11 @@ def test_the_index_finds_what_comparing_all_pairs_finds():
     for text in texts:
         index.add(text)
     forms = [shingles(text, mask_numbers=True) for text in texts]
-    values = {(a, b): jaccard(left, right) for a, left in enumerate(forms) for b, right in enumerate(forms)}
+    values = {
+        (a, b): jaccard(left, right)
+        for a, left in enumerate(forms)
+        for b, right in enumerate(forms)
+    }
     expected = {pair: value for pair, value in values.items() if value >= index.settings.threshold}
     hits = [(left, *hit) for left, text in enumerate(texts) for hit in index.hits(text)]
     found = {(left, entry[1]): value for left, entry, value in hits if entry[0] == "near"}
@@ -40,7 +53,7 @@ def test_the_index_finds_what_comparing_all_pairs_finds():
     assert found.items() <= expected.items() and len(found) >= 0.995 * len(expected)
 
 
-def test_a_text_that_is_inside_a_longer_one_is_found_by_its_word_ngrams_and_equal_ones_are_one_entry():
+def test_contained_texts_are_found_and_equal_ones_are_one_entry():
     rng = random.Random(5)
     short = sentence(rng, 20)
     index = SimilarityIndex()
@@ -56,11 +69,16 @@ def test_a_text_that_is_inside_a_longer_one_is_found_by_its_word_ngrams_and_equa
 # ---- twins ----
 
 PLAIN = Settings()
-LONG = "A farmer sells seven baskets of ripe apples on the market of the small town every morning for three coins each"
+LONG = (
+    "A farmer sells seven baskets of ripe apples on the market of the small town every morning for"
+    " three coins each"
+)
 
 
 def twins_of(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
-    rows = [Compared(text, answers[name] if answers else "", name) for name, text in enumerate(texts)]
+    rows = [
+        Compared(text, answers[name] if answers else "", name) for name, text in enumerate(texts)
+    ]
     keys = np.array([sketch(row.text, settings) for row in rows])
     found = zip(rows, find_twins(rows, keys, settings, levels), strict=True)
     return [(row.name, twin[0].name, twin[1]) for row, twin in found if twin is not None]
@@ -72,14 +90,20 @@ def test_the_first_stays_and_the_levels_say_how_literal_a_twin_is():
         "Something else entirely is asked here, and nobody has asked it before",
         LONG.upper() + "!",
         LONG.replace("small", "tiny"),
-        "One day, after a long and stormy night on the wide sea in his boat, he heard this: " + LONG,
+        "One day, after a long and stormy night on the wide sea in his boat, he heard this: "
+        + LONG,
     ]
     assert twins_of(texts) == [(2, 0, "exact"), (3, 0, "near"), (4, 0, "ngrams")]
     assert twins_of(texts, levels=["exact"]) == [(2, 0, "exact")]
     for left, right in (("Solve x^2 - 3x = 1", "Solve x^2 + 3x = 1"), ("3 + 4", "3 * 4")):
         assert twins_of([left, right], levels=["exact"]) == []
     # Numbers count.
-    assert twins_of([LONG.replace("seven", n) for n in ("7", "98765432")], Settings(1.0, ngram_share=1.0)) == []
+    assert (
+        twins_of(
+            [LONG.replace("seven", n) for n in ("7", "98765432")], Settings(1.0, ngram_share=1.0)
+        )
+        == []
+    )
 
 
 def test_twins_must_have_the_same_answer_unless_they_are_the_same_text():
@@ -105,9 +129,13 @@ def test_the_keys_find_what_a_search_through_all_pairs_finds():
         changed = text.split()
         changed[generator.randrange(25)] = "new"
         texts.insert(generator.randrange(len(texts)), " ".join(changed))
-    staying, expected = [], []
+    staying = []
+    expected = []
     for number, text in enumerate(texts):
-        twin = any(twin_level(Compared(text), Compared(texts[other]), PLAIN, TWIN_LEVELS) for other in staying)
+        twin = any(
+            twin_level(Compared(text), Compared(texts[other]), PLAIN, TWIN_LEVELS)
+            for other in staying
+        )
         (expected if twin else staying).append(number)
     assert len(expected) >= 50
     assert [row for row, _, _ in twins_of(texts)] == expected
@@ -121,7 +149,10 @@ PROBLEMS = [
     (PREMISE, "They have nothing at all to carry home in the evening"),
     ("Nobody had ever seen the keeper of the lighthouse smile", PREMISE.replace("14", "3")),
     ("The kettle on the stove has been boiling for an hour", "It is hot"),
-    ("The kettle on the stove has been boiling for 2 hours", "It is cold, says the old man with the grey beard"),
+    (
+        "The kettle on the stove has been boiling for 2 hours",
+        "It is cold, says the old man with the grey beard",
+    ),
     ("A ferry crosses 6 times", "It is hot"),
 ]
 
@@ -134,8 +165,14 @@ def test_names_of_groups_depend_on_neither_order_nor_other_groups(shuffled, n):
     assert len({groups[0], groups[3], groups[5]}) == 3
     whole = dict(zip(PROBLEMS, groups, strict=True))
     assert dict(zip(shuffled, find_near_groups(shuffled), strict=True)) == whole
-    kept = [problem for problem in PROBLEMS if whole[problem] in {whole[other] for other in shuffled[:n]}]
-    assert dict(zip(kept, find_near_groups(kept), strict=True)) == {problem: whole[problem] for problem in kept}
+    kept = [
+        problem
+        for problem in PROBLEMS
+        if whole[problem] in {whole[other] for other in shuffled[:n]}
+    ]
+    assert dict(zip(kept, find_near_groups(kept), strict=True)) == {
+        problem: whole[problem] for problem in kept
+    }
 
 
 @given(st.lists(st.sampled_from(PROBLEMS), min_size=1, max_size=8))
@@ -146,4 +183,6 @@ def test_no_row_hits_a_row_of_another_group(problems):
         for problem, group in zip(problems, groups, strict=True):
             if group == name:
                 index.add(*problem)
-        assert not any(index.hits(*row) for row, group in zip(problems, groups, strict=True) if group != name)
+        assert not any(
+            index.hits(*row) for row, group in zip(problems, groups, strict=True) if group != name
+        )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of sources become problems; rules of math and code, the choice of tests, and reference programs."""
+"""Rows of sources become problems; rules of math and code, the choice of tests, and reference
+programs."""
 
 import json
 from pathlib import Path
@@ -30,7 +31,11 @@ def problems_of(name):
     source = SOURCES[name]
     rows = read_source(FIXTURES / source.local["train"])
     rows = source.joined(rows) if source.joined else rows
-    return [source.problem(row, "train", n) for n, (_, row) in enumerate(rows) if not isinstance(row, BadRow)]
+    return [
+        source.problem(row, "train", n)
+        for n, (_, row) in enumerate(rows)
+        if not isinstance(row, BadRow)
+    ]
 
 
 BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
@@ -39,17 +44,39 @@ BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
 @pytest.mark.parametrize(
     ("parse", "row", "solution", "answer"),
     [
-        (gsm8k_row, {"question": "P", "answer": "<<2/2=1>>1.\n#### 1,234"}, "<<2/2=1>>1.\n#### 1,234", "1234"),
-        (gsm8k_row, {"question": "P", "answer": "Prices.\n#### 2.50 "}, "Prices.\n#### 2.50", "2.50"),
-        (gsm8k_row, {"question": "P", "answer": "On the way: #### 5\nand on"}, "On the way: #### 5\nand on", ""),
+        (
+            gsm8k_row,
+            {"question": "P", "answer": "<<2/2=1>>1.\n#### 1,234"},
+            "<<2/2=1>>1.\n#### 1,234",
+            "1234",
+        ),
+        (
+            gsm8k_row,
+            {"question": "P", "answer": "Prices.\n#### 2.50 "},
+            "Prices.\n#### 2.50",
+            "2.50",
+        ),
+        (
+            gsm8k_row,
+            {"question": "P", "answer": "On the way: #### 5\nand on"},
+            "On the way: #### 5\nand on",
+            "",
+        ),
         (read_solved, {"problem": "P", "solution": BOXES, "answer": "0.5"}, BOXES, "0.5"),
         (read_solved, {"problem": "P", "solution": BOXES, "answer": None}, BOXES, r"\frac{1}{2}"),
-        (read_solved, {"problem": "P", "solution": r"\boxed{3}, so \boxed 7."}, r"\boxed{3}, so \boxed 7.", "7"),
+        (
+            read_solved,
+            {"problem": "P", "solution": r"\boxed{3}, so \boxed 7."},
+            r"\boxed{3}, so \boxed 7.",
+            "7",
+        ),
         (read_solved, {"problem": "P", "solution": "No box."}, "No box.", ""),
         (read_solved, {"question": "P", "answer": 142.0}, "", "142.0"),
     ],
 )
-def test_the_answer_is_behind_the_marker_or_in_its_column_or_in_the_last_box(parse, row, solution, answer):
+def test_the_answer_is_behind_the_marker_or_in_its_column_or_in_the_last_box(
+    parse, row, solution, answer
+):
     assert parse(row) == {"problem": "P", "solution": solution, "answer": answer}
 
 
@@ -58,7 +85,9 @@ def test_only_an_equal_id_was_there_before():
     ids = [-1, -2, 1, 2**61, "1", "-1", -2]
     given = [(number, {"id": value}) for number, value in enumerate(ids, start=1)]
     source = SimpleNamespace(name="set", id_column="id")
-    split = SimpleNamespace(source=source, split="train", name="rows", path=None, rows=lambda: given)
+    split = SimpleNamespace(
+        source=source, split="train", name="rows", path=None, rows=lambda: given
+    )
     *first, again = [row for *_, row in number_rows([split])]
     assert [row["id"] for row in first] == ids[:-1] and isinstance(again, BadRow)
 
@@ -68,11 +97,20 @@ def test_only_an_equal_id_was_there_before():
 
 def test_tests_keep_their_text_and_say_what_they_call():
     first, second, *_ = problems = problems_of("apps")
-    assert json.loads(first.ground_truth()) == {"inputs": ["2 3\n", "-4 10\n"], "outputs": ["5\n", "6\n"]}
+    assert json.loads(first.ground_truth()) == {
+        "inputs": ["2 3\n", "-4 10\n"],
+        "outputs": ["5\n", "6\n"],
+    }
     assert first.programs[0] == "print(7)\n" and len(first.programs) == 2
-    assert json.loads(second.ground_truth()) == {"inputs": [[3], [-5]], "outputs": [[6], [-10]], "fn_name": "double"}
+    assert json.loads(second.ground_truth()) == {
+        "inputs": [[3], [-5]],
+        "outputs": [[6], [-10]],
+        "fn_name": "double",
+    }
     assert parse_test_cases(second.ground_truth()).function == "double"
-    assert second.statement().endswith("Begin with this code:\n```python\ndef double(x):\n    pass\n```")
+    assert second.statement().endswith(
+        "Begin with this code:\n```python\ndef double(x):\n    pass\n```"
+    )
     named = CodeProblem("apps", "train", 0, "Do it.", function="f")
     assert named.statement() == "Do it.\n\nName the function `f`."
     assert "no JSON" in problems[3].unreadable and problems[4].unreadable == "there is no test"
@@ -95,8 +133,16 @@ def test_submissions_become_problems_with_their_accepted_python_3_programs():
         ("math", {"problem": "P"}, "neither column solution nor answer"),
         ("math", {"problem": "P", "answer": {"x": 1}}, "answer must be a text"),
         ("apps", {"question": "x"}, "no column input_output"),
-        ("codecontests", {"description": "x", "public_tests": [1]}, "public_tests must have input and output"),
-        ("codeforces", {"problem-description": "x", "test_cases": ["a"]}, "test_cases must be a list of pairs"),
+        (
+            "codecontests",
+            {"description": "x", "public_tests": [1]},
+            "public_tests must have input and output",
+        ),
+        (
+            "codeforces",
+            {"problem-description": "x", "test_cases": ["a"]},
+            "test_cases must be a list of pairs",
+        ),
     ],
 )
 def test_rows_of_another_shape_are_bad_rows(name, row, reason):
@@ -125,7 +171,9 @@ def test_strange_tests_are_unreadable_and_never_an_error(tests):
 
 
 def removal_of(text, answer="7", rules=tuple(MATH_RULES)):
-    return apply_rules(MATH_RULES, rules, MathProblem("s", "train", 0, text, "", answer), remove_drawings(text))
+    return apply_rules(
+        MATH_RULES, rules, MathProblem("s", "train", 0, text, "", answer), remove_drawings(text)
+    )
 
 
 def removed_by(*given, **options):
@@ -182,7 +230,9 @@ def test_only_the_named_rules_apply_in_their_own_order_and_say_what_they_saw():
 
 @pytest.mark.parametrize("piece", ["(A", "_", "\\underline{", "figure ", "[asy]", " show that"])
 def test_hostile_texts_take_linear_time(piece):
-    removed_by(piece * 20_000, "1" * 100_000 + "{", tuple(name for name in MATH_RULES if name != "giant"))
+    removed_by(
+        piece * 20_000, "1" * 100_000 + "{", tuple(name for name in MATH_RULES if name != "giant")
+    )
 
 
 # ---- code ----
@@ -215,7 +265,12 @@ def test_cut_repeated_and_large_tests_go_and_an_even_spread_of_the_others_stays(
     inputs = ["0", "1" * 300 + "...", "0", "2" * 90, *map(str, range(10, 20))]
     kept, gone = CodeTests(most_tests=4, most_bytes=80).choose(inputs, ["x"] * len(inputs))
     assert [inputs[number] for number in kept] == ["0", "12", "15", "19"]
-    assert gone == {"cut tests": 1, "repeated tests": 1, "tests too large": 1, "tests beyond the limits": 7}
+    assert gone == {
+        "cut tests": 1,
+        "repeated tests": 1,
+        "tests too large": 1,
+        "tests beyond the limits": 7,
+    }
     inputs = ["a" * 40, "b" * 10, "c" * 40, "d" * 20]
     kept, _ = CodeTests(most_bytes_in_all=90).choose(inputs, [""] * 4)
     assert [inputs[number][0] for number in kept] == ["b", "d"]
@@ -232,7 +287,11 @@ def test_a_spread_has_no_more_than_asked_in_order_with_both_ends(n, k):
 
 def test_a_problem_without_tests_left_goes_and_says_why():
     found = CodeTests(most_bytes=30).judge(problem(inputs=["1" * 50], outputs=["1"]))
-    assert isinstance(found, Removal) and found.rule == "no_tests" and "tests too large 1" in found.evidence
+    assert (
+        isinstance(found, Removal)
+        and found.rule == "no_tests"
+        and "tests too large 1" in found.evidence
+    )
     assert CodeTests().judge(problem()) is None
 
 

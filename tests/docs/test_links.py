@@ -25,7 +25,11 @@ def links_of(page: Path) -> Iterator[tuple[Path, str]]:
 def anchors_of(page: Path) -> set[str]:
     """Return names of the headings, as GitHub makes them."""
     parts = tokens_of(page)
-    titles = [parts[place + 1].content for place, token in enumerate(parts) if token.type == "heading_open"]
+    titles = [
+        parts[place + 1].content
+        for place, token in enumerate(parts)
+        if token.type == "heading_open"
+    ]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -35,7 +39,9 @@ def test_links_lead_somewhere_and_named_files_are_there(page):
         assert path.exists(), f"a link to {path}"
         assert not anchor or anchor in anchors_of(path), f"a link to {path}#{anchor}"
     for block in shell_blocks(page):
-        for path in re.findall(rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:sh|py|yaml)\b", block):
+        for path in re.findall(
+            rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:sh|py|yaml)\b", block
+        ):
             assert (ROOT / path).is_file(), path
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that pages name exist: commands compose, the migration page names keys, the reference is generated."""
+"""Settings that pages name exist: commands compose, the migration page names keys, the reference is
+generated."""
 
 import importlib.util
 import re
@@ -27,15 +28,20 @@ TABLE = re.compile(r"^\| there \| here \(`(\w+)`\) \| .*\n\| --- .*\n((?:\|.*\n)
 
 
 def documented_overrides():
-    """Yield configuration and overrides of every command that starts one of these modules, and of bare overrides."""
+    """Yield configuration and overrides of every command that starts one of these modules, and of
+    bare overrides."""
     for page in PAGES:
         for line in "\n".join(shell_blocks(page)).replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             module = next((word for word in words if word in COMPOSED), None)
             bare = [word for word in words if re.match(r"[a-z][\w.@]*=", word)]
-            overrides = [word for word in words[words.index(module) + 1 :] if "=" in word] if module else []
+            overrides = (
+                [word for word in words[words.index(module) + 1 :] if "=" in word] if module else []
+            )
             overrides = bare if bare == words else overrides
-            named = [word.partition("=")[2] for word in overrides if word.startswith("--config-name")]
+            named = [
+                word.partition("=")[2] for word in overrides if word.startswith("--config-name")
+            ]
             overrides = [word for word in overrides if not word.startswith("--")]
             if overrides:
                 name = named[0] if named else COMPOSED.get(module, "prime_trainer")
@@ -43,10 +49,17 @@ def documented_overrides():
 
 
 def advised_overrides():
-    """Yield the overrides in each row of the table of what saves memory, which the plan points to."""
-    table = (ROOT / "docs" / "how_to" / "cost.md").read_text().split("\n## In which order to save memory\n")[1]
+    """Yield the overrides in each row of the table of what saves memory, which the plan points
+    to."""
+    table = (
+        (ROOT / "docs" / "how_to" / "cost.md")
+        .read_text()
+        .split("\n## In which order to save memory\n")[1]
+    )
     for row in table.split("\n## ")[0].splitlines():
-        words = [word for code in re.findall(r"`([^`]+)`", row) for word in code.split() if "=" in word]
+        words = [
+            word for code in re.findall(r"`([^`]+)`", row) for word in code.split() if "=" in word
+        ]
         if row.startswith("| ") and words:
             yield pytest.param("prime_trainer", words, id=f"cost: {words[0]}")
 
@@ -62,7 +75,12 @@ def test_documented_overrides_pass_the_preflight(name, overrides):
 @pytest.mark.parametrize("name", ["prime_trainer", "pspo_trainer", "step_rm"])
 def test_every_key_of_the_migration_page_exists(name):
     config = compose_config(name, [])
-    rows = [line for found, body in TABLE.findall(MIGRATION) if found == name for line in body.splitlines()]
+    rows = [
+        line
+        for found, body in TABLE.findall(MIGRATION)
+        if found == name
+        for line in body.splitlines()
+    ]
     keys = [key for row in rows for key in re.findall(r"`([^`]+)`", row.split("|")[2])]
     assert len(keys) > 10
     for key in keys:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Habits of wording that docs/style.md names: lower a limit whenever its count has fallen, and never raise one."""
+"""Habits of wording that docs/style.md names: lower a limit whenever its count has fallen, and
+never raise one."""
 
 import ast
 import re
@@ -25,12 +26,19 @@ def docstrings(source):
 
 def test_habits_become_rarer():
     counts = dict.fromkeys(LIMITS, 0)
-    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")):
+    for path in (
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".md")
+    ):
         if path in (Path(__file__), ROOT / "docs" / "style.md"):
             continue
         text = path.read_text()
         for habit, pattern in PATTERNS.items():
             counts[habit] += len(re.findall(pattern, text))
         if path.suffix == ".py":
-            counts["docstring"] += sum(DOCSTRING.match(text) is not None for text in docstrings(text))
+            counts["docstring"] += sum(
+                DOCSTRING.match(text) is not None for text in docstrings(text)
+            )
     assert all(counts[habit] <= limit for habit, limit in LIMITS.items()), counts

@@ -18,7 +18,8 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 @pytest.fixture(autouse=True)
 def sound_environment(monkeypatch):
-    """Set up this machine with the plug-in, whatever the shell says; its memory does not matter here."""
+    """Set up this machine with the plug-in, whatever the shell says; its memory does not matter
+    here."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES", raising=False)
@@ -37,16 +38,23 @@ def only_problem(capsys):
 
 @pytest.mark.slow
 def test_a_sound_installation_has_no_problem_but_a_short_memory(tmp_path):
-    environment = os.environ | {"VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {
+        "VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [python(), "-m", "prime_ext.doctor"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
     lines = done.stdout.splitlines()
     problems = [line for line in lines if line.startswith("problem: ")]
     assert done.returncode == bool(problems) and lines[-1] == f"{len(problems)} problems found"
     assert all("of memory are available" in problem for problem in problems), problems
     modes = ("sync", "colocate_async", "separate_async")
     trainers = [f"{method}_{mode}" for method in ("prime", "pspo") for mode in modes]
-    assert f"{'trainers':<26}{', '.join(trainers)}" in lines and f"{'device of verl':<26}cpu" in lines
+    assert (
+        f"{'trainers':<26}{', '.join(trainers)}" in lines and f"{'device of verl':<26}cpu" in lines
+    )
     # The version that it asks for is the one that is pinned.
     assert f'"verl=={doctor.SUPPORTED_VERL}"' in PROJECT.read_text()
 
@@ -54,7 +62,11 @@ def test_a_sound_installation_has_no_problem_but_a_short_memory(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("entry_points", lambda group: [], "the entry point prime_ext of verl.plugins is missing; run pip"),
+        (
+            "entry_points",
+            lambda group: [],
+            "the entry point prime_ext of verl.plugins is missing; run pip",
+        ),
         ("SUPPORTED_VERL", "0.9.9", "pip install verl==0.9.9"),
         ("LEAST_MEMORY_GB", 1e6, "GB of memory are available; close other programs"),
         ("LEAST_SHARED_MEMORY_GB", {"cpu": 1e6}, "--shm-size=10g"),
@@ -78,12 +90,17 @@ def test_an_error_that_verl_swallows_is_shown(monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(doctor, "PLUGIN", "broken_plugin")
     problem = only_problem(capsys)
-    assert "broken_plugin cannot be imported, which verl hides (RuntimeError: a patched name is gone)" in problem
+    assert (
+        "broken_plugin cannot be imported, which verl hides (RuntimeError: a patched name is gone)"
+        in problem
+    )
 
 
 def test_a_machine_without_an_accelerator_and_one_with_gpus(monkeypatch, tmp_path):
     monkeypatch.delenv("VERL_PLATFORM")
-    assert "export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in next(iter(doctor._accelerators({})))
+    assert "export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in next(
+        iter(doctor._accelerators({}))
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H100")
@@ -95,7 +112,10 @@ def test_a_machine_without_an_accelerator_and_one_with_gpus(monkeypatch, tmp_pat
     (tmp_path / "flash_attn.py").write_text("raise ImportError('undefined symbol: _ZN3c104cuda')")
     monkeypatch.syspath_prepend(tmp_path)
     (problem,) = doctor._accelerators(facts)
-    assert "flash-attn cannot be imported (undefined symbol: _ZN3c104cuda)" in problem and "sdpa" in problem
+    assert (
+        "flash-attn cannot be imported (undefined symbol: _ZN3c104cuda)" in problem
+        and "sdpa" in problem
+    )
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     (problem,) = doctor._accelerators(facts)
     assert "on the CPU, and there are 8 GPUs; unset" in problem

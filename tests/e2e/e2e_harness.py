@@ -25,13 +25,15 @@ from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.quickstart_data import rl_rows, write_parquet
 from recipes.smoke.prepare import write_model
 
-# Clocks and memory differ between runs, log-probabilities of rollouts by rounding, and prompts ahead by the speed.
+# Clocks and memory differ between runs, log-probabilities of rollouts by rounding, and prompts
+# ahead by the speed.
 NOT_REPEATABLE = ("timing", "seconds", "perf/", "rollout_corr/", "training/rollout_", "/perf/")
 NOT_REPEATABLE += ("prime/filter/refills", "prime/filter/returned_to_queue")
 
 
 def write_inputs(folder: Path) -> None:
-    """Write an untrained model of the quickstart's kind, and small training and validation files."""
+    """Write an untrained model of the quickstart's kind, and small training and validation
+    files."""
     write_model(folder / "model")
     for name, size in (("train", 64), ("val", 4)):
         problems = task.generate_problems(name, size, seed=0)
@@ -47,15 +49,19 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str) -> li
         "data.train_batch_size=4", "data.max_prompt_length=24", "data.max_response_length=12",
         f"actor_rollout_ref.model.path={inputs}/model",
         "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.optim.lr=1e-3",
-        # An untrained PRM would be shut out by a gate; what names another variant comes later and counts.
-        "variant=paper", "prm.mini_batch_size=2", "prm.optim.lr=1e-3", "prm.optim.lr_warmup_steps=2",
-        "modules=[parity_verifier]", "trainer.logger=[console,file]", "trainer.val_before_train=false",
+        # An untrained PRM would be shut out by a gate; what names another variant comes later and
+        # counts.
+        "variant=paper", "prm.mini_batch_size=2", "prm.optim.lr=1e-3",
+        "prm.optim.lr_warmup_steps=2",
+        "modules=[parity_verifier]", "trainer.logger=[console,file]",
+        "trainer.val_before_train=false",
         "trainer.total_epochs=50", f"trainer.default_local_dir={output}/checkpoints", *overrides,
     ]  # fmt: skip
 
 
 def environment(output: Path) -> dict[str, str]:
-    """Return a run's environment: one thread, no hub, metrics to ``output/metrics.jsonl``, this folder's modules."""
+    """Return a run's environment: one thread, no hub, metrics to ``output/metrics.jsonl``, this
+    folder's modules."""
     paths = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -73,7 +79,9 @@ def environment(output: Path) -> dict[str, str]:
     }
 
 
-def start_options(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> dict[str, Any]:
+def start_options(
+    inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train"
+) -> dict[str, Any]:
     """Return words and environment of a run, whose folder is made."""
     output.mkdir(parents=True, exist_ok=True)
     known = with_forks(environment(output))
@@ -97,9 +105,12 @@ def train(folder: Path, overrides: list[str]) -> dict[int, dict[str, float]]:
     return metrics(folder / "run")
 
 
-def run_copied_while_saving(inputs: Path, output: Path, copy: Path, whole: int, torn: int, **options: Any) -> None:
-    """Run to the end, and copy what a kill (SIGKILL) would leave while the checkpoint of step ``torn`` is written, with
-    that of step ``whole`` complete. All processes stand still meanwhile; looking them up then would take too long."""
+def run_copied_while_saving(
+    inputs: Path, output: Path, copy: Path, whole: int, torn: int, **options: Any
+) -> None:
+    """Run to the end, and copy what a kill (SIGKILL) would leave while the checkpoint of step
+    ``torn`` is written, with that of step ``whole`` complete. All processes stand still meanwhile;
+    looking them up then would take too long."""
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         known = start_options(inputs, output, **options)
@@ -136,13 +147,20 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def assert_same_end(alone: Path, other: Path, last: int, parts: Iterable[str]) -> None:
-    """Check that two runs have equal metrics at every step, to rounding, and equal bits in their last checkpoints."""
-    of_alone, of_other = metrics(alone), metrics(other)
+    """Check that two runs have equal metrics at every step, to rounding, and equal bits in their
+    last checkpoints."""
+    of_alone = metrics(alone)
+    of_other = metrics(other)
     assert sorted(of_alone) == sorted(of_other) == list(range(1, last + 1))
     for step in of_alone:
-        assert repeatable(of_other[step]) == pytest.approx(repeatable(of_alone[step]), rel=1e-6, abs=1e-7), step
+        assert repeatable(of_other[step]) == pytest.approx(
+            repeatable(of_alone[step]), rel=1e-6, abs=1e-7
+        ), step
     for part in parts:
-        one, two = (weights(folder / "checkpoints" / f"global_step_{last}", part) for folder in (alone, other))
+        one, two = (
+            weights(folder / "checkpoints" / f"global_step_{last}", part)
+            for folder in (alone, other)
+        )
         assert one.keys() == two.keys() and len(one) > 15
         for name in one:
             torch.testing.assert_close(two[name], one[name], rtol=0, atol=0, msg=f"{part}: {name}")
@@ -154,15 +172,23 @@ def metrics(output: Path) -> dict[int, dict[str, float]]:
 
 def repeatable(metrics: dict[str, float]) -> dict[str, float]:
     """Return the metrics that two equal runs share."""
-    return {name: value for name, value in metrics.items() if not any(part in name for part in NOT_REPEATABLE)}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if not any(part in name for part in NOT_REPEATABLE)
+    }
 
 
 def weights(checkpoint: Path, part: str) -> dict[str, torch.Tensor]:
     """Return weights and optimizer state of one model of a checkpoint, as plain tensors by name."""
     kinds = ["model"] if part == "policy_average" else ["model", "optim"]
     states = {
-        kind: torch.load(checkpoint / part / f"{kind}_world_size_1_rank_0.pt", weights_only=False) for kind in kinds
+        kind: torch.load(checkpoint / part / f"{kind}_world_size_1_rank_0.pt", weights_only=False)
+        for kind in kinds
     }
     leaves, _ = tree_flatten_with_path(states)
     tensors = {keystr(path): value for path, value in leaves if isinstance(value, torch.Tensor)}
-    return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in tensors.items()}
+    return {
+        name: value.full_tensor() if hasattr(value, "full_tensor") else value
+        for name, value in tensors.items()
+    }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verifier of the tests' own, registered as a user would: even an untrained model gets a mix of verdicts from it."""
+"""A verifier of the tests' own, registered as a user would: even an untrained model gets a mix of
+verdicts from it."""
 
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.sources import register_source, register_task

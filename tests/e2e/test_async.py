@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asynchronous modes through verl's main: they train, generate meanwhile, and resume without losing a prompt."""
+"""The asynchronous modes through verl's main: they train, generate meanwhile, and resume without
+losing a prompt."""
 
 import math
 
@@ -11,14 +12,17 @@ from prime_ext.utils.files import read_json
 
 pytestmark = pytest.mark.slow
 
-BATCH, STEPS, SAVED = 4, 6, 2
+BATCH = 4
+STEPS = 6
+SAVED = 2
 COMMON = [
     f"trainer.total_training_steps={STEPS}",
     f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
-    # Rollouts of full length, six at a time: some are under way whenever the trainer turns to something else. verl's
-    # client waits a second before it goes on with them, and new prompts overtake them meanwhile; with six of them some
-    # are finished within the run, however fast the machine generates and trains.
+    # Rollouts of full length, six at a time: some are under way whenever the trainer turns to
+    # something else. verl's client waits a second before it goes on with them, and new prompts
+    # overtake them meanwhile; with six of them some are finished within the run, however fast the
+    # machine generates and trains.
     "data.max_response_length=80",
     "actor_rollout_ref.rollout.ignore_eos=true",
     "actor_rollout_ref.rollout.max_num_seqs=6",
@@ -48,7 +52,9 @@ STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 
 def evicted(metrics):
     names = ("off_policy", "filter_groups", "rollout_failure")
-    return sum(int(step.get(f"training/{name}/evicted_samples", 0)) for step in metrics for name in names)
+    return sum(
+        int(step.get(f"training/{name}/evicted_samples", 0)) for step in metrics for name in names
+    )
 
 
 def assert_it_trains(metrics):
@@ -68,9 +74,15 @@ def test_the_colocated_mode_trains_and_accounts_for_every_prompt(tmp_path):
     assert_it_trains(by_step)
     metrics = list(by_step.values())
     for step in (STEPS, SAVED):
-        saved = read_json(tmp_path / "run" / "checkpoints" / f"global_step_{step}" / "prime_ext.json")
-        assert saved["prompts_fetched"] == BATCH * step + evicted(metrics[:step]) + saved["prompts_in_system"]
-        # The window is (num_warmup_batches + prime.filter.oversample) batches, less the one that was trained on.
+        saved = read_json(
+            tmp_path / "run" / "checkpoints" / f"global_step_{step}" / "prime_ext.json"
+        )
+        assert (
+            saved["prompts_fetched"]
+            == BATCH * step + evicted(metrics[:step]) + saved["prompts_in_system"]
+        )
+        # The window is (num_warmup_batches + prime.filter.oversample) batches, less the one that
+        # was trained on.
         assert saved["prompts_in_system"] == 2 * BATCH
         assert saved["queued_prompts"] == []
     # Some rollouts were interrupted and continued by a later policy.
@@ -85,6 +97,13 @@ def test_the_separate_mode_trains_and_generates_while_the_prm_trains(tmp_path):
     assert all(step["weight_sync/megabytes"] > 0 for step in metrics.values())
     assert sum(step["prime/rollouts_during_prm/total"] for step in metrics.values()) > 0
     # Steps that the optimizer has made, as it says itself.
-    path = tmp_path / "run" / "checkpoints" / f"global_step_{STEPS}" / "actor" / "optim_world_size_1_rank_0.pt"
+    path = (
+        tmp_path
+        / "run"
+        / "checkpoints"
+        / f"global_step_{STEPS}"
+        / "actor"
+        / "optim_world_size_1_rank_0.pt"
+    )
     states = torch.load(path, weights_only=False)["state"].values()
     assert {int(state["step"]) for state in states} == {STEPS * SYNC_STEP}

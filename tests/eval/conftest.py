@@ -24,5 +24,8 @@ def whole(tasks, tmp_path_factory):
 def models(tmp_path_factory):
     """Return folders of a PRM, its reference, and a classifier."""
     folder = tmp_path_factory.mktemp("models")
-    made = {name: save_llama(folder / name, seed) for seed, name in enumerate(("prm", "reference"), start=1)}
+    made = {
+        name: save_llama(folder / name, seed)
+        for seed, name in enumerate(("prm", "reference"), start=1)
+    }
     return made | {"classifier": save_llama(folder / "classifier", 3, classes=2)}

@@ -46,25 +46,39 @@ prompts: {default: {user: "Write {{problem}}."}}
 """
 TASKS = {
     "sums": _task("sums", "math500", "math", "accuracy, avg@4, pass@4, maj@4", _SUMS),
-    "parity": _task("parity", "awpnli", "numeric_reasoning", "accuracy, micro_f1, macro_f1", _PARITY),
+    "parity": _task(
+        "parity", "awpnli", "numeric_reasoning", "accuracy, micro_f1, macro_f1", _PARITY
+    ),
     "functions": _task("functions", "mbpp", "code", "accuracy, pass@4", _FUNCTIONS),
 }
 ROWS = {
-    "sums": [{"id": f"s{i}", "problem": f"{i}+{i + 1}?", "answer": 2 * i + 1, "level": 1 + i // 6} for i in range(12)],
-    "parity": [{"id": f"p{i}", "problem": str(i), "answer": "odd" if i % 3 else "even"} for i in range(9)],
+    "sums": [
+        {"id": f"s{i}", "problem": f"{i}+{i + 1}?", "answer": 2 * i + 1, "level": 1 + i // 6}
+        for i in range(12)
+    ],
+    "parity": [
+        {"id": f"p{i}", "problem": str(i), "answer": "odd" if i % 3 else "even"} for i in range(9)
+    ],
     "functions": [
-        {"id": f"f{i}", "problem": f"add{i}(x)", "test_list": [f"assert add{i}(2) == {2 + i}"]} for i in range(4)
+        {"id": f"f{i}", "problem": f"add{i}(x)", "test_list": [f"assert add{i}(2) == {2 + i}"]}
+        for i in range(4)
     ],
 }
 
 
 def write_tasks(folder):
-    """Write the task files and their data; return the words that name all three on a command line."""
+    """Write the task files and their data; return the words that name all three on a command
+    line."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in TASKS.items():
         (folder / f"{name}.yaml").write_text(f"name: {name}\n{text}")
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
-    return ["--tasks", ",".join(str(folder / f"{name}.yaml") for name in TASKS), "--data", str(folder)]
+    return [
+        "--tasks",
+        ",".join(str(folder / f"{name}.yaml") for name in TASKS),
+        "--data",
+        str(folder),
+    ]
 
 
 def stated(task, gold):
@@ -73,7 +87,11 @@ def stated(task, gold):
         (test,) = json.loads(gold)["test_list"]
         name, number = test.removeprefix("assert add").split("(2) == ")
         return f"So:\n```python\ndef add{name}(x):\n    return x + {int(number) - 2}\n```"
-    return f"Thus, the answer is option {gold}. #### {gold}" if task == "parity" else f"Thus \\boxed{{{gold}}}."
+    return (
+        f"Thus, the answer is option {gold}. #### {gold}"
+        if task == "parity"
+        else f"Thus \\boxed{{{gold}}}."
+    )
 
 
 def planned(words):
@@ -82,7 +100,8 @@ def planned(words):
 
 
 def gold_by_prompt(words, shift=0):
-    """Return by prompt a response with the gold answer, or with that of the problem ``shift`` further."""
+    """Return by prompt a response with the gold answer, or with that of the problem ``shift``
+    further."""
     found = {}
     for name, one in planned(words).items():
         golds = [problem.gold for problem in one.problems.values()]
@@ -102,13 +121,20 @@ def some_answer(request):
 
 
 class ScriptedBackend:
-    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own. ``context`` is the
-    longest prompt in characters; ``asked`` has requests by prompt and seed as they came."""
+    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its
+    own. ``context`` is the longest prompt in characters; ``asked`` has requests by prompt and seed
+    as they came."""
 
-    def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, name="scripted"):
-        self.answer, self.seconds, self.template, self.context = answer, seconds, template, context
+    def __init__(
+        self, answer=some_answer, seconds=0.0, template=True, context=10**6, name="scripted"
+    ):
+        self.answer = answer
+        self.seconds = seconds
+        self.template = template
+        self.context = context
         self.name = name
-        self.asked, self.closed = [], False
+        self.asked = []
+        self.closed = False
 
     def description(self):
         return {"backend": "scripted", "model": self.name}
@@ -118,15 +144,21 @@ class ScriptedBackend:
             if not self.template and not isinstance(request.prompt, str):
                 raise BackendError(f"{self.name} has no chat template; use a raw prompt")
             if len(last_message(request.prompt)) > self.context:
-                raise BackendError(f"request {request.key} leaves no room in the context of {self.context}")
+                raise BackendError(
+                    f"request {request.key} leaves no room in the context of {self.context}"
+                )
 
     def render_prompt(self, request):
         if isinstance(request.prompt, str):
             return request.prompt
-        return "".join(f"<{turn['role']}>{turn['content']}" for turn in request.prompt) + "<assistant>"
+        return (
+            "".join(f"<{turn['role']}>{turn['content']}" for turn in request.prompt) + "<assistant>"
+        )
 
     def generate(self, requests):
-        for request in sorted(requests, key=lambda request: hashlib.sha256(request.key.encode()).digest()):
+        for request in sorted(
+            requests, key=lambda request: hashlib.sha256(request.key.encode()).digest()
+        ):
             self.asked.append((request.prompt, request.seed))
             time.sleep(self.seconds)
             text = self.answer(request)

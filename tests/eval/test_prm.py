@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tasks import lines_of, results_of
 from tiny_llama import byte_tokenizer, save_llama
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, Gemma2Config, Gemma2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+)
 
 from eval.prm import main
 from eval.prm_data import LabeledResponse, read_prmbench, read_processbench, split_response
@@ -51,14 +56,18 @@ def test_f1_is_the_harmonic_mean_of_the_accuracies_of_the_two_classes():
     labels = [0, 1, 2, 3, -1, -1]
     score = score_processbench([0, 1, 2, 0, -1, 3], labels)
     assert score == {"error_accuracy": 0.75, "correct_accuracy": 0.5, "f1": pytest.approx(0.6)}
-    # To find an error elsewhere is not better than to find none; a response that could not be judged is wrong.
+    # To find an error elsewhere is not better than to find none; a response that could not be
+    # judged is wrong.
     assert score_processbench([1, 0, -1, None, -1, None], labels)["f1"] == 0.0
-    assert score_processbench([-1, -1], [-1, -1])["f1"] == 0.0, "a class without a response counts as 0"
+    assert score_processbench([-1, -1], [-1, -1])["f1"] == 0.0, (
+        "a class without a response counts as 0"
+    )
 
 
 ROWS = st.lists(
     st.tuples(
-        st.one_of(st.none(), st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=5)), st.integers(-1, 4)
+        st.one_of(st.none(), st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=5)),
+        st.integers(-1, 4),
     ),
     min_size=1,
     max_size=12,
@@ -68,27 +77,35 @@ ROWS = st.lists(
 @given(ROWS)
 def test_the_fitted_threshold_is_the_best_there_is(rows):
     rows = [(scores, min(label, len(scores) - 1) if scores else label) for scores, label in rows]
-    scores, labels = [row[0] for row in rows], [row[1] for row in rows]
+    scores = [row[0] for row in rows]
+    labels = [row[1] for row in rows]
     values = sorted({value for own in scores for value in own or []})
     if not values:
         with pytest.raises(ValueError, match="no response has a step score"):
             fit_threshold(scores, labels)
         return
     threshold, f1 = fit_threshold(scores, labels)
-    tried = [score_processbench([find_error(s, t) for s in scores], labels)["f1"] for t in [*values, values[-1] + 1]]
+    tried = [
+        score_processbench([find_error(s, t) for s in scores], labels)["f1"]
+        for t in [*values, values[-1] + 1]
+    ]
     assert f1 == pytest.approx(max(tried))
-    assert score_processbench([find_error(s, threshold) for s in scores], labels)["f1"] == pytest.approx(f1)
+    assert score_processbench([find_error(s, threshold) for s in scores], labels)[
+        "f1"
+    ] == pytest.approx(f1)
 
 
 def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
     assert fit_threshold([[0.8, 0.1], [0.9, 0.7]], [1, -1]) == (pytest.approx((0.1 + 0.7) / 2), 1.0)
-    low, high = [1.0], [math.nextafter(1.0, 2)]
+    low = [1.0]
+    high = [math.nextafter(1.0, 2)]
     threshold, f1 = fit_threshold([low, high], [0, -1])
     assert f1 == 1.0 and find_error(low, threshold) == 0 and find_error(high, threshold) == -1
 
 
 def test_intervals():
-    labels, predictions = [0] * 50 + [-1] * 50, [0] * 40 + [-1] * 60
+    labels = [0] * 50 + [-1] * 50
+    predictions = [0] * 40 + [-1] * 60
     interval = compute_interval(resample_f1(predictions, labels, 500, 0))
     assert interval["low"] < score_processbench(predictions, labels)["f1"] < interval["high"]
     assert interval["standard_error"] == pytest.approx(0.035, abs=0.01)
@@ -103,28 +120,49 @@ def test_prm_score_is_the_mean_of_both_f1_and_the_best_threshold_is_the_best_the
     for threshold in (-4.0, *scores):
         judged = [score > threshold for score in scores]
         kinds = (True, False) if not all(right) else (True,)
-        hits = [sum(own == kind == truth for own, truth in zip(judged, right, strict=True)) for kind in kinds]
+        hits = [
+            sum(own == kind == truth for own, truth in zip(judged, right, strict=True))
+            for kind in kinds
+        ]
         sizes = [judged.count(kind) + right.count(kind) for kind in kinds]
-        tried.append(fmean(2 * hit / size if size else 0.0 for hit, size in zip(hits, sizes, strict=True)))
-        assert compute_prm_score(count_steps(scores, right, threshold))["prm_score"] == pytest.approx(tried[-1])
+        tried.append(
+            fmean(2 * hit / size if size else 0.0 for hit, size in zip(hits, sizes, strict=True))
+        )
+        assert compute_prm_score(count_steps(scores, right, threshold))[
+            "prm_score"
+        ] == pytest.approx(tried[-1])
     threshold, best = find_best_prm_score([scores[:1], scores[1:]], [right[:1], right[1:]])
     assert best == pytest.approx(max(tried))
-    assert compute_prm_score(count_steps(scores, right, threshold))["prm_score"] == pytest.approx(best)
+    assert compute_prm_score(count_steps(scores, right, threshold))["prm_score"] == pytest.approx(
+        best
+    )
 
 
-@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_pairwise_accuracy_is_that_of_training(problems):
-    counts = [count_ordered_pairs([float(s) for s, _ in own], [c for _, c in own]) for own in problems]
+    counts = [
+        count_ordered_pairs([float(s) for s, _ in own], [c for _, c in own]) for own in problems
+    ]
     flat = [(float(s), float(c), group) for group, own in enumerate(problems) for s, c in own]
     score, label, group = (torch.tensor(column) for column in zip(*flat, strict=True))
-    expected, found = count_pairs(score, label, group).accuracy, pairwise_accuracy(counts, 10, 0)
+    expected = count_pairs(score, label, group).accuracy
+    found = pairwise_accuracy(counts, 10, 0)
     assert (found is None) == (expected is None)
     if found is not None:
         assert found["value"] == pytest.approx(expected) and found["low"] <= found["high"]
         assert found["pairs"] == sum(number for _, number in counts) > 0
 
 
-@given(st.lists(st.tuples(st.integers(-2, 2).map(float), st.booleans()), min_size=1, max_size=7), st.data())
+@given(
+    st.lists(st.tuples(st.integers(-2, 2).map(float), st.booleans()), min_size=1, max_size=7),
+    st.data(),
+)
 def test_the_best_of_n_equals_the_average_over_all_subsets(pool, data):
     draws = data.draw(st.integers(1, len(pool)))
 
@@ -133,7 +171,9 @@ def test_the_best_of_n_equals_the_average_over_all_subsets(pool, data):
         return fmean(correct for score, correct in subset if score == highest)
 
     scores, correct = zip(*pool, strict=True)
-    assert compute_best_of(scores, correct, draws) == pytest.approx(fmean(map(chosen, combinations(pool, draws))))
+    assert compute_best_of(scores, correct, draws) == pytest.approx(
+        fmean(map(chosen, combinations(pool, draws)))
+    )
 
 
 @pytest.mark.parametrize(("split", "rows", "right"), [("gsm8k", 20, 10), ("omnimath", 10, 1)])
@@ -142,7 +182,9 @@ def test_rows_of_processbench_have_their_labels_and_steps(split, rows, right):
     assert len(items) == rows and sum(item.label == -1 for item in items) == right
     for item in items:
         starts = [0, *(end + 2 for end in item.response.char_ends[:-1])]
-        pieces = [item.response.text[a:b] for a, b in zip(starts, item.response.char_ends, strict=True)]
+        pieces = [
+            item.response.text[a:b] for a, b in zip(starts, item.response.char_ends, strict=True)
+        ]
         assert tuple(pieces) == item.response.steps
 
 
@@ -163,12 +205,15 @@ RESPONSES = [response(steps) for steps in STEPS]
 
 @pytest.fixture(scope="module")
 def scorer(models):
-    model, reference = (LogProbModel(str(models[k]), CPU, torch.float32, 7, False) for k in ("prm", "reference"))
+    model, reference = (
+        LogProbModel(str(models[k]), CPU, torch.float32, 7, False) for k in ("prm", "reference")
+    )
     return ImplicitScorer(model, reference, TextEncoder(byte_tokenizer()), 200)
 
 
 def slow_step_sums(path, item):
-    """Return the log-probability of each step's bytes and of what stands before it; the end belongs to the last."""
+    """Return the log-probability of each step's bytes and of what stands before it; the end belongs
+    to the last."""
     model = AutoModelForCausalLM.from_pretrained(path)
     prompt = b"[user] 2+2?\n[assistant] "
     tokenizer = byte_tokenizer()
@@ -187,9 +232,12 @@ def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, models):
     alone = [scorer.score([row])[0] for row in rows]
     assert scorer.model.chunked and scorer.reference.chunked
     for item, result, single in zip(RESPONSES, together, alone, strict=True):
-        own, other = slow_step_sums(models["prm"], item), slow_step_sums(models["reference"], item)
+        own = slow_step_sums(models["prm"], item)
+        other = slow_step_sums(models["reference"], item)
         assert result["log_prob"] == pytest.approx(own, abs=1e-4)
-        assert result["log_ratio"] == pytest.approx([a - b for a, b in zip(own, other, strict=True)], abs=1e-4)
+        assert result["log_ratio"] == pytest.approx(
+            [a - b for a, b in zip(own, other, strict=True)], abs=1e-4
+        )
         assert result["log_ratio"] == pytest.approx(single["log_ratio"], abs=1e-4)
 
 
@@ -207,14 +255,20 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 16}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
     cap = {"final_logit_softcapping": 1.0, "initializer_range": 0.3}
-    config = Gemma2Config(vocab_size=len(byte_tokenizer()), max_position_embeddings=256, **sizes, **heads, **cap)
+    config = Gemma2Config(
+        vocab_size=len(byte_tokenizer()), max_position_embeddings=256, **sizes, **heads, **cap
+    )
     Gemma2ForCausalLM(config).save_pretrained(path)
     model = LogProbModel(path, CPU, torch.float32, 7, False)
     assert not model.chunked
     ids = list(range(5, 25))
     [found] = model.log_probs([TokenizedSteps(ids, 4, (19,))], 0)
     with torch.no_grad():
-        table = AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+        table = (
+            AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids]))
+            .logits[0, :-1]
+            .log_softmax(-1)
+        )
     expected = table.gather(-1, torch.tensor(ids[1:])[:, None])[3:, 0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
@@ -242,7 +296,9 @@ def test_steps_of_a_text_as_it_was_generated():
     text = "First.\n\nSecond\nline.\n \nThird. \n"
     steps, ends = split_response(text, r"\n\s*\n")
     assert steps == ("First.", "Second\nline.", "Third.")
-    assert [text[:end].rsplit("\n\n")[-1] for end in ends][0] == "First." and text[: ends[-1]].endswith("Third.")
+    assert [text[:end].rsplit("\n\n")[-1] for end in ends][0] == "First." and text[
+        : ends[-1]
+    ].endswith("Third.")
     steps, ends = split_response("Step 1: a\nStep 2: b", r"\n(?=Step \d+:)")
     assert steps == ("Step 1: a", "Step 2: b") and ends == (9, 19)
     assert split_response("one", r"\n\n") == (("one",), (3,))
@@ -255,7 +311,11 @@ def test_steps_of_a_text_as_it_was_generated():
 def described(models, tmp_path_factory):
     """Return a PRM that says how it was trained."""
     folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
-    description = {"beta": 0.25, "loss": "ce", "reference": os.path.relpath(models["reference"], folder)}
+    description = {
+        "beta": 0.25,
+        "loss": "ce",
+        "reference": os.path.relpath(models["reference"], folder),
+    }
     description |= {"step_prefix": "", "step_separator": "\n"}
     (folder / "prime_ext_prm.json").write_text(json.dumps(description))
     return folder
@@ -266,7 +326,12 @@ def bench(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processbench")
     for split, n in (("gsm8k", 12), ("math", 8)):
         rows = [
-            {"id": f"{split}-{k}", "problem": f"{k}+1?", "steps": [f"{k}", f"{k + s}", "so"], "label": k % 4 - 1}
+            {
+                "id": f"{split}-{k}",
+                "problem": f"{k}+1?",
+                "steps": [f"{k}", f"{k + s}", "so"],
+                "label": k % 4 - 1,
+            }
             for s, k in enumerate(range(n))
         ]
         (folder / f"{split}.json").write_text(json.dumps(rows))
@@ -279,18 +344,26 @@ def evaluated(out, task, model, *words):
     return results_of(out), lines_of(out / "items.jsonl")
 
 
-def test_processbench_with_the_protocols_threshold_and_the_oracles(models, described, bench, tmp_path, capsys):
+def test_processbench_with_the_protocols_threshold_and_the_oracles(
+    models, described, bench, tmp_path, capsys
+):
     out = tmp_path / "out"
     words = ["processbench", "--model", str(described), "--data", str(bench), "--output", str(out)]
     words += ["--splits", "gsm8k,math"]
     assert main(words) == 0
     results = results_of(out)
-    protocol, oracle = results["protocol"], results["oracle"]
+    protocol = results["protocol"]
+    oracle = results["oracle"]
     assert {own["threshold"] for own in protocol["splits"].values()} == {protocol["threshold"]}
     assert oracle["splits"]["gsm8k"] == protocol["splits"]["gsm8k"]
     assert oracle["splits"]["math"]["f1"] >= protocol["splits"]["math"]["f1"]
-    assert protocol["average_f1"] == pytest.approx(sum(own["f1"] for own in protocol["splits"].values()) / 2)
-    assert protocol["splits"]["gsm8k"]["responses"] == 12 and protocol["splits"]["gsm8k"]["erroneous"] == 9
+    assert protocol["average_f1"] == pytest.approx(
+        sum(own["f1"] for own in protocol["splits"].values()) / 2
+    )
+    assert (
+        protocol["splits"]["gsm8k"]["responses"] == 12
+        and protocol["splits"]["gsm8k"]["erroneous"] == 9
+    )
     settings = results["settings"]
     assert settings["coefficient"] == 0.25 and settings["reference"] == str(models["reference"])
     assert settings["step_prefix"] == "" and settings["step_separator"] == "\n"
@@ -307,7 +380,9 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(models, descr
     scores.write_bytes(before[:-20])
     assert main(words) == 0
     whole = before.rpartition(b"\n")[0].rpartition(b"\n")[0]
-    assert scores.read_bytes().startswith(whole) and scores.read_bytes().count(b"\n") == before.count(b"\n")
+    assert scores.read_bytes().startswith(whole) and scores.read_bytes().count(
+        b"\n"
+    ) == before.count(b"\n")
     capsys.readouterr()
     assert main([*words, "--reference", "none"]) == 2
     assert "holds a run with reference" in capsys.readouterr().err
@@ -342,20 +417,32 @@ def test_prmbench(models, tmp_path):
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["--scorer", "classifier", "--data", data, "--threshold"]
     results, items = evaluated(tmp_path / "all", "prmbench", models["classifier"], *words, "0")
-    # Every step is above 0 and so right: 1 of 3, 2 of 3, 3 of 3 are. A row that comes twice counts once.
+    # Every step is above 0 and so right: 1 of 3, 2 of 3, 3 of 3 are. A row that comes twice counts
+    # once.
     classes = results["classes"]
     assert {kind: (own["responses"], own["wrong_steps"]) for kind, own in classes.items()} == {
         **{"circular": (4, 8), "redundency": (5, 5), "multi_solutions": (1, 0), "overall": (10, 13)}
     }
-    assert [classes[kind]["prm_score"] for kind in classes] == pytest.approx([0.25, 0.4, 1.0, 34 / 47 / 2])
+    assert [classes[kind]["prm_score"] for kind in classes] == pytest.approx(
+        [0.25, 0.4, 1.0, 34 / 47 / 2]
+    )
     assert results["dimensions"] == {"simplicity": pytest.approx((0.25 + 0.4) / 2)}
     assert items[0]["right"] == [True, False, False] and items[0]["id"] == "circular_p0"
     assert read_prmbench(str(tmp_path), "", "|")[0].response.text == "Add.|Add 1.5.|Done"
     report = (tmp_path / "all" / "report.md").read_text()
-    assert "| multi\\_solutions (MS) | 1 | 0 | 100.0 | - | 100.0" in report and "| mean of simplicity | " in report
+    assert (
+        "| multi\\_solutions (MS) | 1 | 0 | 100.0 | - | 100.0" in report
+        and "| mean of simplicity | " in report
+    )
     best = results["best_threshold"]
-    results, _ = evaluated(tmp_path / "best", "prmbench", models["classifier"], *words, str(best["threshold"]))
-    assert results["classes"]["overall"]["prm_score"] == best["prm_score"] > classes["overall"]["prm_score"]
+    results, _ = evaluated(
+        tmp_path / "best", "prmbench", models["classifier"], *words, str(best["threshold"])
+    )
+    assert (
+        results["classes"]["overall"]["prm_score"]
+        == best["prm_score"]
+        > classes["overall"]["prm_score"]
+    )
 
 
 def test_best_of_n(models, described, tmp_path, capsys):
@@ -372,28 +459,44 @@ def test_best_of_n(models, described, tmp_path, capsys):
     for name, row in table.items():
         assert row["1"]["value"] == pytest.approx(0.4), f"{name}: one candidate is chance"
     # Two of five are right: 1 - C(3, 2) / C(5, 2), and four always hold a right one.
-    assert table["pass@N"]["2"]["value"] == pytest.approx(0.7) and table["pass@N"]["4"]["value"] == 1.0
-    names = {f"best, {how} of {kind}" for how in ("min", "sum", "last", "mean") for kind in ("step", "prefix")}
+    assert (
+        table["pass@N"]["2"]["value"] == pytest.approx(0.7) and table["pass@N"]["4"]["value"] == 1.0
+    )
+    names = {
+        f"best, {how} of {kind}"
+        for how in ("min", "sum", "last", "mean")
+        for kind in ("step", "prefix")
+    }
     assert names | {"maj@N", "best, min of step, no reference"} <= set(table)
     assert results["pairwise_accuracy"]["sum of step"]["pairs"] == 36
     # The sum of the steps is the last prefix.
-    assert results["pairwise_accuracy"]["sum of step"] == results["pairwise_accuracy"]["last of prefix"]
+    assert (
+        results["pairwise_accuracy"]["sum of step"]
+        == results["pairwise_accuracy"]["last of prefix"]
+    )
     assert len(lines) == 30 and lines[1]["answer"] == '"correct"' and lines[0]["answer"] == "0"
     for number in range(0, 30, 5):
         totals = [line["scores"]["sum of step"] for line in lines[number : number + 5]]
-        assert [line["chosen"] for line in lines[number : number + 5]] == [total == max(totals) for total in totals]
-    assert lines[7]["probability"] == pytest.approx(1 / (1 + math.exp(-lines[7]["scores"]["sum of step"])))
+        assert [line["chosen"] for line in lines[number : number + 5]] == [
+            total == max(totals) for total in totals
+        ]
+    assert lines[7]["probability"] == pytest.approx(
+        1 / (1 + math.exp(-lines[7]["scores"]["sum of step"]))
+    )
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert len(printed) == 2 + 6 and sum("best, " in line for line in printed) == 4
     words = ["--scorer", "classifier", "--input", candidates]
     results, lines = evaluated(tmp_path / "classifier", "best-of-n", models["classifier"], *words)
-    assert set(results["best_of_n"]) - {"pass@N", "maj@N"} == {f"best, {how}" for how in AGGREGATIONS}
+    assert set(results["best_of_n"]) - {"pass@N", "maj@N"} == {
+        f"best, {how}" for how in AGGREGATIONS
+    }
     for line in lines:
         chances = line["steps"]["probability"]
         expected = [min(chances), sum(chances), chances[-1], fmean(chances), math.prod(chances)]
         assert list(line["scores"].values()) == pytest.approx(expected)
     assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
-    # Without labels it only chooses; with another coefficient than in training it has no probability.
+    # Without labels it only chooses; with another coefficient than in training it has no
+    # probability.
     candidates.write_text(candidates.read_text().replace('"correctness"', '"not_known"'))
     words = ["--input", candidates, "--coefficient", "2"]
     results, lines = evaluated(tmp_path / "chosen", "best-of-n", described, *words)
@@ -404,7 +507,11 @@ def test_best_of_n(models, described, tmp_path, capsys):
 
 def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):
     rows = [
-        {"problem": "1+1?", "responses": [r"\boxed{2}", [r"so \boxed{3}", "done"], r"\boxed{2.0}"], "gold": "2"},
+        {
+            "problem": "1+1?",
+            "responses": [r"\boxed{2}", [r"so \boxed{3}", "done"], r"\boxed{2.0}"],
+            "gold": "2",
+        },
         {"problem": "1+2?", "responses": [r"\boxed{2}"], "gold": "3"},
     ]
     path = tmp_path / "c.jsonl"
@@ -426,21 +533,49 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         ([*BENCH, "--splits", "math"], "", "--threshold-split gsm8k is not among --splits math"),
         ([*BENCH, "--data", "nowhere"], "", "nowhere is not a folder"),
         ([*BENCH, "--dtype", "float7"], "", "dtype='float7' is not a dtype of torch"),
-        ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
-        ([*STEPS_BENCH, "--data", "nowhere"], "", "nowhere is neither a file nor a folder with .jsonl or .parquet"),
-        (STEPS_BENCH, '{"idx": "a", "classification": "b"}', "row 1: no field 'modified_question'; it has"),
-        (STEPS_BENCH, json.dumps(prmbench_row("a", 0, [0])), "error_steps must be a list of numbers from 1 on"),
+        (
+            [*BENCH, "--max-length", "5"],
+            "",
+            "no response has a step score to fit a threshold on; raise --max-length",
+        ),
+        (
+            [*STEPS_BENCH, "--data", "nowhere"],
+            "",
+            "nowhere is neither a file nor a folder with .jsonl or .parquet",
+        ),
+        (
+            STEPS_BENCH,
+            '{"idx": "a", "classification": "b"}',
+            "row 1: no field 'modified_question'; it has",
+        ),
+        (
+            STEPS_BENCH,
+            json.dumps(prmbench_row("a", 0, [0])),
+            "error_steps must be a list of numbers from 1 on",
+        ),
         (
             STEPS_BENCH,
             json.dumps(prmbench_row("a", 0, []) | {"modified_process": "1."}),
             "must be a list of texts, not",
         ),
         (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
-        (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
+        (
+            BON,
+            '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}',
+            "row 1: response 2 must be a text",
+        ),
         (BON, ONE.replace("1", "0.5"), "row 1: correctness must be 0 or 1, got 0.5"),
-        (BON, ONE.replace('"correctness": [1]', '"gold": null'), "row 1: gold must be a text, got 'None'"),
+        (
+            BON,
+            ONE.replace('"correctness": [1]', '"gold": null'),
+            "row 1: gold must be a text, got 'None'",
+        ),
         (BON, ONE.replace("1", "1, 0"), "one value for each of 1 responses"),
-        (BON, ONE + "\n" + ONE.replace("correctness", "unknown"), "row 2: correctness or gold must be in all rows"),
+        (
+            BON,
+            ONE + "\n" + ONE.replace("correctness", "unknown"),
+            "row 2: correctness or gold must be in all rows",
+        ),
         ([*BENCH, "--reference", "nobody/nothing"], "", "nobody/nothing cannot be loaded"),
     ],
 )

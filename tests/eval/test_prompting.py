@@ -35,7 +35,9 @@ def few(tmp_path):
 def shown(*words):
     """Return what the model is shown for the first problem."""
     prompt = planned(words)["sums"].shown["s0"]
-    return prompt if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
+    return (
+        prompt if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
+    )
 
 
 def test_chats(sums, few, tmp_path):
@@ -61,14 +63,17 @@ def test_plain_text_for_base_models(sums, few, tmp_path):
     strict = [*sums, "--raw", "--prompt", "strict"]
     assert shown(*sums, "--raw") == "0+1?\nBox it."
     assert shown(*strict) == "You are strict.\n\n0+1?"
-    assert shown(*strict, *few) == (
-        "You are strict.\n--\n"
+    assert (
+        shown(*strict, *few) == "You are strict.\n--\n"
         "Problem: 1+1?\nSolution: It is \\boxed{2}.\n--\n"
         "Problem: {{problem}}?\nSolution: no idea\n--\n"
         "Problem: 0+1?\nSolution: "
     )
     (tmp_path / "plain.yaml").write_text("examples: [{problem: '1', response: a}]")
-    assert shown(*sums, "--raw", "--few-shot", tmp_path / "plain.yaml") == "1\nBox it.\na\n\n0+1?\nBox it.\n"
+    assert (
+        shown(*sums, "--raw", "--few-shot", tmp_path / "plain.yaml")
+        == "1\nBox it.\na\n\n0+1?\nBox it.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,9 +82,15 @@ def test_plain_text_for_base_models(sums, few, tmp_path):
         ("examples: [", "cannot be read"),
         ("stop: [x]", "needs the key 'examples'"),
         ("{examples: [{problem: a}]}", "examples.0 must have the key response"),
-        ("{examples: [{question: a, response: x}]}", "example 1 has no 'problem', which the prompt of sums shows"),
+        (
+            "{examples: [{question: a, response: x}]}",
+            "example 1 has no 'problem', which the prompt of sums shows",
+        ),
         ("{examples: [{problem: a, response: x}], shots: 1}", "unknown key shots"),
-        ("{examples: [{problem: a, response: x}], format: 'Q: {{prompt}}'}", "format must be a text with {{prompt}}"),
+        (
+            "{examples: [{problem: a, response: x}], format: 'Q: {{prompt}}'}",
+            "format must be a text with {{prompt}}",
+        ),
     ],
 )
 def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):
@@ -97,11 +108,17 @@ def test_show_prompt_prints_what_the_model_sees_or_else_the_chat_and_ends(tasks,
     backend = ScriptedBackend()
     assert run(*tasks, "--show-prompt", "2", backend=backend) == 0
     printed = capsys.readouterr().out
-    first = "=== sums, problem s0, prompt default: exactly what the model sees\n<user>0+1?\nBox it.<assistant>\n"
+    first = (
+        "=== sums, problem s0, prompt default: exactly what the model sees\n<user>0+1?\nBox"
+        " it.<assistant>\n"
+    )
     assert first in printed and printed.count("===") == 6 and backend.asked == [] and backend.closed
     assert run(*tasks, "--show-prompt", "--system-prompt", "actions", backend=Server()) == 0
     head, _, chat = capsys.readouterr().out.split("=== ")[1].partition("\n")
-    assert head == "sums, problem s0, prompt default: the chat; the server applies its own chat template"
+    assert (
+        head
+        == "sums, problem s0, prompt default: the chat; the server applies its own chat template"
+    )
     assert [turn["role"] for turn in json.loads(chat)] == ["system", "user"]
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports and comparisons say what ``results.json`` says, whatever a model wrote; broken runs are one line."""
+"""Reports and comparisons say what ``results.json`` says, whatever a model wrote; broken runs are
+one line."""
 
 import json
 import re
@@ -20,7 +21,10 @@ from prime_ext.utils.report_page import escape_markdown
 # ---- reports ----
 
 
-HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m\u202egnp\ud800``` | [x](y)"
+HOSTILE = (
+    "</pre></details><script>alert(1)</script><img src=x"
+    " onerror=alert(2)>\x00\x1b[31m\u202egnp\ud800``` | [x](y)"
+)
 
 
 def hostile(row):
@@ -32,7 +36,9 @@ def hostile(row):
     if number == 1:
         row["response"] = "<b>" * (5 * 2**20 // 3)
     if number == 2:
-        row.update(score=None, verdict="error", grader_failure=True, detail=HOSTILE, extracted=HOSTILE)
+        row.update(
+            score=None, verdict="error", grader_failure=True, detail=HOSTILE, extracted=HOSTILE
+        )
     row["gold"] = HOSTILE * 100
 
 
@@ -46,21 +52,39 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
     failed = [("math500/003", 5)]
     settings = {"decoding": "recommended", "ks": (4, 16), "failed": failed, "skill": 0.4}
     run = make_run(tmp_path / "run", ["aime2024", "math500"], **settings)
-    results, markdown = json.loads((run / "results.json").read_text()), write_report(run).read_text()
+    results = json.loads((run / "results.json").read_text())
+    markdown = write_report(run).read_text()
     rows = markdown_rows(markdown)
     for task in results["tasks"].values():
         summary = task["summary"]
-        named = [[name, *_told(own), str(own["left_out"])] for name, own in summary["scores"].items()]
+        named = [
+            [name, *_told(own), str(own["left_out"])] for name, own in summary["scores"].items()
+        ]
         parts = [part for parts in summary["groups"].values() for part in parts.items()]
         named += [[value, score(own), interval(own), str(own["problems"])] for value, own in parts]
-        named += [["response tokens per second", "123.4"], ["median length", f"{summary['tokens']['median']:,}"]]
+        named += [
+            ["response tokens per second", "123.4"],
+            ["median length", f"{summary['tokens']['median']:,}"],
+        ]
         assert [row for row in named if row not in rows] == []
     # The summary has the best published single response, because avg@16 has not been published.
     summary = results["tasks"]["math500"]["summary"]
-    told = [*_told(summary["scores"]["avg@16"])[:2], "79.8 (Qwen2.5-Math-7B-Instruct) accuracy", "12 x 16"]
-    told += [f"{summary['tokens']['mean']:,.1f}", percent(summary["truncated"]), percent(summary["no_answer"])]
+    told = [
+        *_told(summary["scores"]["avg@16"])[:2],
+        "79.8 (Qwen2.5-Math-7B-Instruct) accuracy",
+        "12 x 16",
+    ]
+    told += [
+        f"{summary['tokens']['mean']:,.1f}",
+        percent(summary["truncated"]),
+        percent(summary["no_answer"]),
+    ]
     assert ["MATH-500", *told, str(summary["grader_failures"]), "1"] in rows
-    for setting in ("| model.revision | abc123 |", "| versions.math-verify | 0.9.0 |", "| seed | 0 |"):
+    for setting in (
+        "| model.revision | abc123 |",
+        "| versions.math-verify | 0.9.0 |",
+        "| seed | 0 |",
+    ):
         assert setting in markdown
     assert results["tasks"]["aime2024"]["prompt_sha256"] in markdown
     means = [statistics.fmean(own) for own in load_run(run).tasks["aime2024"].scores]
@@ -70,21 +94,29 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
 
 def _told(estimate):
     """Score, interval and number of problems."""
-    value, error, low, high = (f"{100 * estimate[key]:.1f}" for key in ("value", "standard_error", "low", "high"))
+    value, error, low, high = (
+        f"{100 * estimate[key]:.1f}" for key in ("value", "standard_error", "low", "high")
+    )
     return [f"{value} ± {error}", f"{low} to {high}", str(estimate["problems"])]
 
 
 def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
-    path = write_report(make_run(tmp_path / "run", change=hostile, model="<script>alert(3)</script>\x00"))
+    path = write_report(
+        make_run(tmp_path / "run", change=hostile, model="<script>alert(3)</script>\x00")
+    )
     assert path.stat().st_size < 100_000
     text = path.read_text(encoding="utf-8")
-    assert "characters left out" in text and "⟨U+202E⟩" in text and "⟨U+D800⟩" in text and "␀␛" in text
+    assert (
+        "characters left out" in text and "⟨U+202E⟩" in text and "⟨U+D800⟩" in text and "␀␛" in text
+    )
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text)
     outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", text)
     assert "<script" not in outside and "<img" not in outside
 
 
-def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_error(tmp_path, capsys):
+def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_error(
+    tmp_path, capsys
+):
     tasks = ["aime2024", "amc", "math500", "minerva_math", "olympiadbench"]
     whole = make_run(tmp_path / "whole", tasks, problems=30)
     part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
@@ -92,18 +124,29 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     assert capsys.readouterr().out.split() == [str(run / "report.md") for run in (whole, part)]
     assert main([str(whole), str(whole)]) == main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "two runs have a folder of the same name" in error and "has no results.json: give the --output" in error
+    assert (
+        "two runs have a folder of the same name" in error
+        and "has no results.json: give the --output" in error
+    )
     assert main([str(whole), str(part), "--table", "prime"]) == 0
     text = capsys.readouterr().out
     head, _, *rows, average = markdown_rows(text)
     assert head[1:3] == ["whole", "part"] and head[-1] == "Eurus-2-7B-PRIME"
-    scores = [own["summary"]["scores"]["avg@1"] for own in load_run(whole).results["tasks"].values()]
+    scores = [
+        own["summary"]["scores"]["avg@1"] for own in load_run(whole).results["tasks"].values()
+    ]
     error = sum(own["standard_error"] ** 2 for own in scores) ** 0.5 / 5
-    assert average[1] == f"{100 * statistics.fmean(own['value'] for own in scores):.1f} ± {100 * error:.1f}"
-    # The published average of the five, as the README of PRIME gives it; the run with two tasks has none.
+    assert (
+        average[1]
+        == f"{100 * statistics.fmean(own['value'] for own in scores):.1f} ± {100 * error:.1f}"
+    )
+    # The published average of the five, as the README of PRIME gives it; the run with two tasks has
+    # none.
     assert average[2] == "–" and average[-1] == "48.9"
     assert rows[0][3:] == [f"{value:.1f}" for value in references("aime2024")[0]["values"].values()]
-    assert "n 16, published 1." in text and "whole: AMC 2022-2023: 30 problems, published 83." in text
+    assert (
+        "n 16, published 1." in text and "whole: AMC 2022-2023: 30 problems, published 83." in text
+    )
     sets = ["awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa"]
     run = make_run(tmp_path / "run", sets, decoding="greedy")
     assert main([str(run), "--table", "pspo"]) == 0
@@ -121,7 +164,8 @@ def test_published_numbers_are_of_metrics_that_their_tasks_have():
             assert own["values"] and all(0 <= value <= 100 for value in own["values"].values())
 
 
-RESULTS, SAMPLES = "results.json", "aime2024/samples.jsonl"
+RESULTS = "results.json"
+SAMPLES = "aime2024/samples.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -130,13 +174,31 @@ RESULTS, SAMPLES = "results.json", "aime2024/samples.jsonl"
         (RESULTS, lambda text: None, "the run is not finished; start it again"),
         ("timing.json", lambda text: "{", "timing.json is broken or half-written"),
         (RESULTS, lambda text: text.replace('"format": 1', '"format": 2'), "has format 2, not 1"),
-        (RESULTS, lambda text: text.replace('"summary"', '"sum"'), "is not what eval.run writes (KeyError"),
-        (SAMPLES, lambda text: text.partition("\n")[2], "has 11 lines for 11 responses, results.json says"),
-        (SAMPLES, lambda text: text.replace("1.0", "0.0"), "has a mean score of 0.0, results.json says"),
-        (SAMPLES, lambda text: text.replace('"score": 1.0', '"score": 7'), "scores must be in [0, 1]"),
+        (
+            RESULTS,
+            lambda text: text.replace('"summary"', '"sum"'),
+            "is not what eval.run writes (KeyError",
+        ),
+        (
+            SAMPLES,
+            lambda text: text.partition("\n")[2],
+            "has 11 lines for 11 responses, results.json says",
+        ),
+        (
+            SAMPLES,
+            lambda text: text.replace("1.0", "0.0"),
+            "has a mean score of 0.0, results.json says",
+        ),
+        (
+            SAMPLES,
+            lambda text: text.replace('"score": 1.0', '"score": 7'),
+            "scores must be in [0, 1]",
+        ),
     ],
 )
-def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, name, change, message):
+def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(
+    tmp_path, capsys, name, change, message
+):
     run = make_run(tmp_path / "run")
     (run / "report.md").write_text("mine")
     text = change((run / name).read_text())
@@ -155,7 +217,8 @@ def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, 
 
 
 def test_differences_and_flips_against_brute_force(tmp_path):
-    tasks, out = ["aime2024", "amc", "math500"], tmp_path / "out"
+    tasks = ["aime2024", "amc", "math500"]
+    out = tmp_path / "out"
     settings = {"decoding": "recommended", "n": 4, "problems": 15}
     before = make_run(tmp_path / "before", tasks, skill=0.3, **settings)
     after = make_run(tmp_path / "after", [*tasks[1:], "leetcode"], skill=0.7, seed=1, **settings)
@@ -196,23 +259,40 @@ def test_unjudged_problems_and_other_versions_are_said(tmp_path):
     text = (tmp_path / "out" / "compare.md").read_text()
     assert "AIME 2024: 2 problems were not judged in both runs and are left out." in text
     assert "Versions differ: math-verify 0.9.0 and 0.8.0." in text.replace("\\", "")
-    paired = json.loads((tmp_path / "out" / "compare.json").read_text())["tasks"]["aime2024"]["comparison"]
+    paired = json.loads((tmp_path / "out" / "compare.json").read_text())["tasks"]["aime2024"][
+        "comparison"
+    ]
     assert paired["problems"] == 10 and paired["left_out"] == 2
 
 
 @pytest.mark.parametrize(
     ("other", "flag", "message"),
     [
-        ({"entry": {"data_sha256": "f" * 64}}, None, "the runs have different problems (data_sha256"),
+        (
+            {"entry": {"data_sha256": "f" * 64}},
+            None,
+            "the runs have different problems (data_sha256",
+        ),
         ({"entry": {"split": "train"}}, None, "the runs have different split"),
-        ({"entry": {"prompt_sha256": "f" * 64}}, "--allow-prompts", "prompts differ (default and default"),
-        ({"decoding": "recommended"}, "--allow-decoding", "decoding differs: n 1 and 16, do_sample False and True"),
+        (
+            {"entry": {"prompt_sha256": "f" * 64}},
+            "--allow-prompts",
+            "prompts differ (default and default",
+        ),
+        (
+            {"decoding": "recommended"},
+            "--allow-decoding",
+            "decoding differs: n 1 and 16, do_sample False and True",
+        ),
         ({"entry": {"stop": ["\n"]}}, "--allow-decoding", "decoding differs: stop [] and ['\\n']"),
         ({"tasks": ["amc"]}, None, "the runs have no task in common"),
     ],
 )
-def test_runs_that_differ_are_refused_unless_that_is_allowed(tmp_path, capsys, other, flag, message):
-    before, after = make_run(tmp_path / "a"), make_run(tmp_path / "b", **other)
+def test_runs_that_differ_are_refused_unless_that_is_allowed(
+    tmp_path, capsys, other, flag, message
+):
+    before = make_run(tmp_path / "a")
+    after = make_run(tmp_path / "b", **other)
     out = tmp_path / "out"
     words = [str(before), str(after), "--output", str(out)]
     assert compare_main(words) == 2

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m eval.run``: from problems to results, interrupted anywhere, judged again; mistakes in one line."""
+"""``python -m eval.run``: from problems to results, interrupted anywhere, judged again; mistakes in
+one line."""
 
 import json
 import os
@@ -43,14 +44,23 @@ from prime_ext.verifiers.verdict import correct
 def test_gold_answers_score_100_percent_with_every_grader_and_those_of_other_problems_not(
     tasks, tmp_path, capsys, monkeypatch, shift
 ):
-    published = {"metric": "accuracy", "source": "x", "values": {"a": 50.0, "b": 40.0, "c": 30.0}, "rows": 7}
+    published = {
+        "metric": "accuracy",
+        "source": "x",
+        "values": {"a": 50.0, "b": 40.0, "c": 30.0},
+        "rows": 7,
+    }
     monkeypatch.setattr("eval.run.references", lambda task: [published])
     golds = gold_by_prompt(tasks, shift)
     backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
     assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
     assert backend.closed
     # Of the two options, even, odd, odd, even ..., every third neighbor has the same.
-    scores = {"sums": 0.0, "parity": pytest.approx(1 / 3), "functions": 0.0} if shift else dict.fromkeys(TASKS, 1.0)
+    scores = (
+        {"sums": 0.0, "parity": pytest.approx(1 / 3), "functions": 0.0}
+        if shift
+        else dict.fromkeys(TASKS, 1.0)
+    )
     assert {name: score_of(tmp_path / "out", name, "avg@1") for name in TASKS} == scores
     if not shift:
         perfect = {"accuracy": 1.0, "micro_f1": 1.0, "macro_f1": 1.0}
@@ -69,7 +79,11 @@ def test_what_a_run_leaves(whole):
     samples = lines_of(whole / "sums" / "samples.jsonl")
     keys = [(row["id"], sample) for row in ROWS["sums"] for sample in range(4)]
     assert [(row["problem"], row["sample"]) for row in samples] == keys
-    shown = {"prompt": [{"role": "user", "content": "0+1?\nBox it."}], "gold": "1", "groups": {"level": "1"}}
+    shown = {
+        "prompt": [{"role": "user", "content": "0+1?\nBox it."}],
+        "gold": "1",
+        "groups": {"level": "1"},
+    }
     assert shown.items() <= samples[0].items()
     mean = sum(row["score"] for row in samples) / len(samples)
     assert task["summary"]["scores"]["avg@4"]["value"] == pytest.approx(mean)
@@ -86,23 +100,50 @@ def test_seeds_are_those_of_the_response_whatever_else_is_asked(tasks, whole, tm
 
     words = [*tasks, "--decoding", "several", "--limit", "3"]
     assert run(*words, "--n", "2", "--output", tmp_path / "fewer") == 0
-    fewer, all_of_them = seeds_of(tmp_path / "fewer"), seeds_of(whole)
-    assert len(fewer) == 6 and fewer.items() <= all_of_them.items() and len(set(all_of_them.values())) == 48
+    fewer = seeds_of(tmp_path / "fewer")
+    all_of_them = seeds_of(whole)
+    assert (
+        len(fewer) == 6
+        and fewer.items() <= all_of_them.items()
+        and len(set(all_of_them.values())) == 48
+    )
     assert run(*words, "--seed", "1", "--output", tmp_path / "other") == 0
     assert set(seeds_of(tmp_path / "other").values()).isdisjoint(all_of_them.values())
 
 
 def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
-    words = [*tasks, "--temperature", "0.5", "--n", "3", "--max-new-tokens", "9", "--output", tmp_path]
+    words = [
+        *tasks,
+        "--temperature",
+        "0.5",
+        "--n",
+        "3",
+        "--max-new-tokens",
+        "9",
+        "--output",
+        tmp_path,
+    ]
     assert run(*words) == 0
     found = results_of(tmp_path)["tasks"]["sums"]
-    changed = {"name": "paper, changed", "do_sample": True, "temperature": 0.5, "n": 3, "max_new_tokens": 9}
+    changed = {
+        "name": "paper, changed",
+        "do_sample": True,
+        "temperature": 0.5,
+        "n": 3,
+        "max_new_tokens": 9,
+    }
     assert changed.items() <= found["decoding"].items()
     assert list(found["summary"]["scores"]) == ["avg@3", "pass@3", "maj@3"]
     # Statistics need no other run.
     assert run(*words, "--k", "1,2") == 0
     found = results_of(tmp_path)["tasks"]
-    assert list(found["sums"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2", "maj@1", "maj@2"]
+    assert list(found["sums"]["summary"]["scores"]) == [
+        "avg@3",
+        "pass@1",
+        "pass@2",
+        "maj@1",
+        "maj@2",
+    ]
     assert list(found["functions"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2"]
 
 
@@ -110,28 +151,52 @@ def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
     backend = ScriptedBackend(lambda request: "\\boxed{1} " + 200 * "x")
     assert run(*tasks, "--output", tmp_path, backend=backend) == 0
     task = results_of(tmp_path)["tasks"]["sums"]
-    assert task["summary"]["truncated"] == 1 and task["summary"]["scores"]["avg@1"]["value"] == pytest.approx(1 / 12)
+    assert task["summary"]["truncated"] == 1 and task["summary"]["scores"]["avg@1"][
+        "value"
+    ] == pytest.approx(1 / 12)
 
 
 @pytest.mark.parametrize(
     ("words", "backend", "message"),
     [
         (["--tasks", "maths500"], {}, "no task 'maths500'; did you mean math500"),
-        (["--tasks", "gsm8k", "--data", "/nowhere"], {}, "get it with: hf download --repo-type dataset openai/gsm8k"),
-        (["--k", "2"], {}, "--k 2 is larger than the number of responses per problem, 1; give --n 2"),
-        (["--decoding", "recommended"], {}, "sums has no decoding 'recommended'; it has paper, several, greedy"),
+        (
+            ["--tasks", "gsm8k", "--data", "/nowhere"],
+            {},
+            "get it with: hf download --repo-type dataset openai/gsm8k",
+        ),
+        (
+            ["--k", "2"],
+            {},
+            "--k 2 is larger than the number of responses per problem, 1; give --n 2",
+        ),
+        (
+            ["--decoding", "recommended"],
+            {},
+            "sums has no decoding 'recommended'; it has paper, several, greedy",
+        ),
         (["--n", "4"], {}, "are all the same with decoding 'paper' of sums: give --temperature"),
         (["--top-p", "0.9"], {}, "--top-p and --top-k have no effect on decoding 'paper' of sums"),
         (["--temperature", "0", "--top-k", "5"], {}, "--temperature 0 is greedy"),
-        (["--min-new-tokens", "50"], {}, "sums: the shortest response, 50 tokens, is longer than the longest, 32"),
+        (
+            ["--min-new-tokens", "50"],
+            {},
+            "sums: the shortest response, 50 tokens, is longer than the longest, 32",
+        ),
         (["--prompt", "stirct"], {}, "sums has no prompt 'stirct'; it has default, strict"),
         (["--split", "train"], {}, "sums: no split 'train'; it has test"),
-        (["--system-prompt", "/nowhere"], {}, "--system-prompt must be default, actions, none or a text file"),
+        (
+            ["--system-prompt", "/nowhere"],
+            {},
+            "--system-prompt must be default, actions, none or a text file",
+        ),
         ([], {"template": False}, "has no chat template; use a raw"),
         ([], {"context": 8}, "leaves no room in the"),
     ],
 )
-def test_what_cannot_work_is_one_line_before_the_model_is_asked(tasks, tmp_path, capsys, words, backend, message):
+def test_what_cannot_work_is_one_line_before_the_model_is_asked(
+    tasks, tmp_path, capsys, words, backend, message
+):
     scripted = ScriptedBackend(**backend)
     assert run(*tasks, *words, "--output", tmp_path / "out", backend=scripted) == 2
     said = capsys.readouterr().err
@@ -148,15 +213,27 @@ def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
 
 def test_a_group_has_no_problem_twice():
     math = [task.name for task in choose_tasks(["math"])]
-    assert "aime" in math and "math500" in math and "aime2024" not in math and "humaneval" not in math
-    assert [task.name for task in choose_tasks(["math", "aime2024", "math500"])] == [*math, "aime2024"]
+    assert (
+        "aime" in math and "math500" in math and "aime2024" not in math and "humaneval" not in math
+    )
+    assert [task.name for task in choose_tasks(["math", "aime2024", "math500"])] == [
+        *math,
+        "aime2024",
+    ]
 
 
 def test_tests_of_megabytes_are_recorded_by_their_hash_and_not_judged_anew(tmp_path, monkeypatch):
     write_tasks(tmp_path)
     row = {**ROWS["functions"][0], "test_list": [f"assert add0({n}) == {n}" for n in range(1000)]}
     (tmp_path / "functions.jsonl").write_text(json.dumps(row) + "\n")
-    words = ("--tasks", tmp_path / "functions.yaml", "--data", tmp_path, "--output", tmp_path / "out")
+    words = (
+        "--tasks",
+        tmp_path / "functions.yaml",
+        "--data",
+        tmp_path,
+        "--output",
+        tmp_path / "out",
+    )
     backend = ScriptedBackend(lambda request: "```python\ndef add0(x):\n    return x\n```")
     assert run(*words, backend=backend) == 0
     before = (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes()
@@ -182,9 +259,14 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_run_killed_in_the_middle_goes_on_and_leaves_the_same_bytes(tasks, whole, tmp_path):
     out = tmp_path / "out"
     words = [*tasks, "--decoding", "several", "--output", str(out)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")]),
+    }
     command = [sys.executable, small_tasks.__file__, *words]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     path = out / "sums" / "responses.jsonl"
     deadline = time.monotonic() + 600
     while not path.exists() or path.read_bytes().count(b"\n") < 7:
@@ -201,7 +283,9 @@ def test_a_run_killed_in_the_middle_goes_on_and_leaves_the_same_bytes(tasks, who
     assert bytes_of(out) == bytes_of(whole)
     # A finished run asks nothing.
     again = ScriptedBackend()
-    assert run(*words, backend=again) == 0 and again.asked == [] and bytes_of(out) == bytes_of(whole)
+    assert (
+        run(*words, backend=again) == 0 and again.asked == [] and bytes_of(out) == bytes_of(whole)
+    )
 
 
 def test_failed_responses_are_kept_apart_and_tried_again(tasks, whole, tmp_path, capsys):
@@ -211,7 +295,9 @@ def test_failed_responses_are_kept_apart_and_tried_again(tasks, whole, tmp_path,
     assert run(*words, backend=down) == 1
     failed = lines_of(out / "sums" / "failed.jsonl")
     task = results_of(out)["tasks"]["sums"]
-    assert task["failed_responses"] == len(failed) > 0 and failed[0]["detail"] == "the server is down"
+    assert (
+        task["failed_responses"] == len(failed) > 0 and failed[0]["detail"] == "the server is down"
+    )
     assert len(lines_of(out / "sums" / "samples.jsonl")) == 48 - len(failed)
     assert "responses FAILED and are in no mean" in capsys.readouterr().out
     backend = ScriptedBackend()
@@ -221,14 +307,19 @@ def test_failed_responses_are_kept_apart_and_tried_again(tasks, whole, tmp_path,
 
 
 def test_a_server_that_is_down_from_the_start_is_no_score(tasks, tmp_path, capsys):
-    assert run(*tasks, "--output", tmp_path / "out", backend=ScriptedBackend(lambda request: None)) == 1
+    assert (
+        run(*tasks, "--output", tmp_path / "out", backend=ScriptedBackend(lambda request: None))
+        == 1
+    )
     task = results_of(tmp_path / "out")["tasks"]["parity"]
     assert task["summary"]["scores"] == {"avg@1": None} and task["choice"] is None
     assert re.search("Parity +– +–", capsys.readouterr().out)
     (tmp_path / "out" / "amc").mkdir()
     (tmp_path / "out" / "amc" / "responses.jsonl").write_text("")
     report = write_report(tmp_path / "out").read_text()
-    assert "| avg@1 | – | – | 0 |" in report and "Not finished, and not in this report: amc." in report
+    assert (
+        "| avg@1 | – | – | 0 |" in report and "Not finished, and not in this report: amc." in report
+    )
 
 
 def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
@@ -243,9 +334,14 @@ def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
         assert run(*words) == 2
         assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
     write_tasks(tmp_path)
-    before, other = bytes_of(tmp_path / "out"), ScriptedBackend(name="other")
+    before = bytes_of(tmp_path / "out")
+    other = ScriptedBackend(name="other")
     for more, backend, message in (
-        (["--seed", "1"], None, "eval.run: .* holds a run with seed 0, now it is 1; choose another --output\n"),
+        (
+            ["--seed", "1"],
+            None,
+            "eval.run: .* holds a run with seed 0, now it is 1; choose another --output\n",
+        ),
         (["--limit", "2"], None, "holds a run with settings.limit null, now it is 2"),
         ([], other, 'with model.model "scripted", now it is "other"'),
     ):
@@ -268,7 +364,9 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     before = bytes_of(out)
     results, changed = grade.regrade(out)
     assert changed == dict.fromkeys(TASKS, 0)
-    assert results.pop("regraded_with") == results["versions"] and results == json.loads(before["results.json"])
+    assert results.pop("regraded_with") == results["versions"] and results == json.loads(
+        before["results.json"]
+    )
     assert bytes_of(out) | {"results.json": b""} == before | {"results.json": b""}
     monkeypatch.setattr(grade, "make_verifier", lambda grader: Generous())
     assert grade.main(["--run", str(out)]) == 0
@@ -280,10 +378,14 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert score_of(out, "sums", "avg@4") == 1 and "regraded_with" in results_of(out)
 
 
-def test_regrading_refuses_what_is_no_run_and_a_gold_answer_that_is_no_text(whole, tmp_path, capsys):
+def test_regrading_refuses_what_is_no_run_and_a_gold_answer_that_is_no_text(
+    whole, tmp_path, capsys
+):
     out = shutil.copytree(whole, tmp_path / "out")
     path = out / "sums" / "problems.jsonl"
-    write_json_lines(path, [json.loads(line) | {"gold": None} for line in path.read_text().splitlines()])
+    write_json_lines(
+        path, [json.loads(line) | {"gold": None} for line in path.read_text().splitlines()]
+    )
     for folder, message in (
         (out, "problems.jsonl problem 1 has the gold answer None; it must hold"),
         (tmp_path / "no", "no is not a folder"),

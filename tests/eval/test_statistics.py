@@ -31,12 +31,15 @@ def test_every_problem_counts_the_same_however_many_decided_responses_it_has():
     # The spread of the problem means, not of the six responses.
     assert found["standard_error"] == pytest.approx(np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3))
     alone = average([[1.0, 0.0]])
-    assert alone["value"] == 0.5 and alone["standard_error"] is alone["low"] is alone["high"] is None
+    assert (
+        alone["value"] == 0.5 and alone["standard_error"] is alone["low"] is alone["high"] is None
+    )
     assert average([[None]]) is None and pass_at_k([[None]], 1) is None
 
 
 def test_the_interval_at_the_ends_is_not_empty_and_stays_inside():
-    perfect, hopeless = average([[1.0]] * 30), average([[0.0]] * 30)
+    perfect = average([[1.0]] * 30)
+    hopeless = average([[0.0]] * 30)
     assert perfect["standard_error"] == 0 and perfect["high"] == 1.0 and 0.85 < perfect["low"] < 0.9
     assert hopeless["low"] == 0.0 and hopeless["high"] == pytest.approx(1 - perfect["low"])
 
@@ -51,18 +54,25 @@ def test_what_is_no_score_is_refused(values):
 def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(right, data):
     k = data.draw(st.integers(1, len(right)))
     subsets = list(itertools.combinations(right, k))
-    assert pass_probability(len(right), sum(right), k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+    assert pass_probability(len(right), sum(right), k) == pytest.approx(
+        sum(map(any, subsets)) / len(subsets)
+    )
 
 
 def test_pass_at_k_over_problems():
     scores = [[1.0, 0.0, 0.0, 0.5], [0.0] * 4, [None, 1.0, 1.0, None], [None, None, None, 1.0]]
     found = pass_at_k(scores, 2)
-    assert found["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (found["problems"], found["left_out"]) == (3, 1)
+    assert found["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (
+        found["problems"],
+        found["left_out"],
+    ) == (3, 1)
     # Whole numbers: no rounding where they are large.
     assert pass_probability(4000, 1, 2000) == 0.5
     # Two draws of two from four responses are independent.
     assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == estimate_mean([5 / 6] * 30, 60)
-    with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
+    with pytest.raises(
+        ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"
+    ):
         pass_at_k(scores, 5)
 
 
@@ -100,7 +110,8 @@ def test_mathematics_votes_by_the_equality_of_the_verifier():
 
 
 def _coverage(design, runs=1000):
-    """Return the share of simulated benchmarks whose interval holds the true score; ``design``: (truth, estimate)."""
+    """Return the share of simulated benchmarks whose interval holds the true score; ``design``:
+    (truth, estimate)."""
     generator = np.random.default_rng(0)
     found = [design(generator) for _ in range(runs)]
     return np.mean([estimate["low"] <= truth <= estimate["high"] for truth, estimate in found])
@@ -108,11 +119,15 @@ def _coverage(design, runs=1000):
 
 @pytest.mark.parametrize(
     ("problems", "n", "a", "b", "k"),
-    [(30, 1, 1, 3, 0), (30, 16, 0.3, 0.7, 0), (83, 4, 0.5, 0.5, 0), (30, 64, 0.1, 0.4, 0), (40, 16, 0.5, 2, 4),
+    [(30, 1, 1, 3, 0), (30, 16, 0.3, 0.7, 0), (83, 4, 0.5, 0.5, 0), (30, 64, 0.1, 0.4, 0),
+    (40, 16, 0.5, 2, 4),
      (40, 8, 0.5, 2, 8)],
 )  # fmt: skip
-def test_the_interval_of_the_average_and_of_pass_at_k_holds_the_truth_19_times_of_20(problems, n, a, b, k):
-    """Problems drawn from a population of difficulties Beta(a, b), n responses each; ``k`` is 0 for the average."""
+def test_the_interval_of_the_average_and_of_pass_at_k_holds_the_truth_19_times_of_20(
+    problems, n, a, b, k
+):
+    """Problems drawn from a population of difficulties Beta(a, b), n responses each; ``k`` is 0 for
+    the average."""
     difficulties = np.random.default_rng(1).beta(a, b, 400_000)
     truth = (1 - (1 - difficulties) ** k).mean() if k else a / (a + b)
 
@@ -134,8 +149,13 @@ def test_the_paired_interval_holds_the_truth(problems, n, gain):
     truth = (after - before).mean()
 
     def design(generator):
-        drawn = [(generator.random((problems, n)) < own[:, None]).astype(float) for own in chances(generator, problems)]
-        return truth, compare_runs(*({str(i): row for i, row in enumerate(run.tolist())} for run in drawn))
+        drawn = [
+            (generator.random((problems, n)) < own[:, None]).astype(float)
+            for own in chances(generator, problems)
+        ]
+        return truth, compare_runs(
+            *({str(i): row for i, row in enumerate(run.tolist())} for run in drawn)
+        )
 
     assert 0.92 <= _coverage(design, runs=400) <= 0.995
 
@@ -153,16 +173,26 @@ def test_flipped_problems_are_named_with_both_scores():
 
 def test_the_interval_of_a_difference_is_newcombes_and_no_narrower_where_nothing_is_solved():
     nothing = {str(i): [0.0] for i in range(30)}
-    found, alone = compare_runs(nothing, nothing), average([[0.0]] * 30)
+    found = compare_runs(nothing, nothing)
+    alone = average([[0.0]] * 30)
     assert (found["low"], found["high"]) == (-alone["high"], alone["high"])
     before = {str(i): [float(i < 40)] for i in range(100)}
     after = {str(i): [float(i < 30 or i >= 85)] for i in range(100)}
     estimates = [average(list(run.values())) for run in (after, before)]
-    (p, low, high), (q, other_low, other_high) = ([own[name] for name in ("value", "low", "high")] for own in estimates)
-    # phi of 30 problems that both solve, 15 and 10 that one does, and two halves in either direction.
-    phi = (100 * (0.3 - p * q) - 0.5) / math.sqrt((100 * p * (1 - p) + 0.5) * (100 * q * (1 - q) + 0.5))
-    below = math.sqrt((p - low) ** 2 - 2 * phi * (p - low) * (other_high - q) + (other_high - q) ** 2)
-    above = math.sqrt((high - p) ** 2 - 2 * phi * (high - p) * (q - other_low) + (q - other_low) ** 2)
+    (p, low, high), (q, other_low, other_high) = (
+        [own[name] for name in ("value", "low", "high")] for own in estimates
+    )
+    # phi of 30 problems that both solve, 15 and 10 that one does, and two halves in either
+    # direction.
+    phi = (100 * (0.3 - p * q) - 0.5) / math.sqrt(
+        (100 * p * (1 - p) + 0.5) * (100 * q * (1 - q) + 0.5)
+    )
+    below = math.sqrt(
+        (p - low) ** 2 - 2 * phi * (p - low) * (other_high - q) + (other_high - q) ** 2
+    )
+    above = math.sqrt(
+        (high - p) ** 2 - 2 * phi * (high - p) * (q - other_low) + (q - other_low) ** 2
+    )
     found = compare_runs(before, after)
     assert found["difference"] == pytest.approx(0.05)
     assert [found["low"], found["high"]] == pytest.approx([0.05 - below, 0.05 + above])
@@ -173,7 +203,11 @@ def _sample(score, answer, tokens, truncated=False):
     return {**row, "grader_failure": score is None, "gold": "1"}
 
 
-GROUPS = {"1": {"subject": "A", "level": "1"}, "2": {"subject": "A", "level": "2"}, "3": {"subject": "G"}}
+GROUPS = {
+    "1": {"subject": "A", "level": "1"},
+    "2": {"subject": "A", "level": "2"},
+    "3": {"subject": "G"},
+}
 SAMPLES = {
     ("1", 0): _sample(1.0, "3", 10),
     ("1", 1): _sample(0.0, "4", 20),
@@ -190,7 +224,11 @@ def test_a_summary_has_scores_rates_and_groups():
     assert found["scores"]["avg@2"]["value"] == 0.5
     assert found["scores"]["pass@2"]["value"] == 1.0 and found["scores"]["pass@2"]["left_out"] == 1
     assert found["scores"]["maj@2"]["value"] == 0.75
-    assert found["problems"] == 3 and found["samples_per_problem"] == 2 and found["grader_failures"] == 1
+    assert (
+        found["problems"] == 3
+        and found["samples_per_problem"] == 2
+        and found["grader_failures"] == 1
+    )
     assert found["no_answer"] == found["truncated"] == 1 / 6
     assert found["tokens"] == {"mean": 30.0, "median": 30.0, "most": 60}
     assert found["groups"]["subject"]["A"]["value"] == 0.75
@@ -199,7 +237,9 @@ def test_a_summary_has_scores_rates_and_groups():
 
 
 def test_a_response_that_failed_is_in_no_mean_and_no_share():
-    found = measure("math", 2, {"1": {}, "2": {}}, {("1", 0): _sample(1.0, "1", 5, True)})["summary"]
+    found = measure("math", 2, {"1": {}, "2": {}}, {("1", 0): _sample(1.0, "1", 5, True)})[
+        "summary"
+    ]
     assert found["scores"]["avg@2"]["value"] == 1 and found["scores"]["avg@2"]["left_out"] == 1
     assert found["truncated"] == 1 and found["no_answer"] == 0 and found["grader_failures"] == 0
     assert measure("math", 1, {"1": {}}, {})["summary"]["scores"] == {"avg@1": None}
@@ -207,7 +247,8 @@ def test_a_response_that_failed_is_in_no_mean_and_no_share():
 
 @given(st.lists(st.tuples(st.sampled_from([None, 1, 2, 3]), st.integers(1, 3)), min_size=1))
 def test_metrics_of_choice_are_those_of_scikit_learn(pairs):
-    """Micro-F1 counts every class, that of unanswered rows included; macro-F1 those of the gold answers."""
+    """Micro-F1 counts every class, that of unanswered rows included; macro-F1 those of the gold
+    answers."""
     answers, gold = zip(*pairs, strict=True)
     hits = {c: sum(a == c == g for a, g in pairs) for c in {*answers, *gold}}
     answered = Counter(answers)

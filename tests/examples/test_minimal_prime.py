@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/minimal_prime.py: its sampler, what each method trains and what it leaves alone, any causal model."""
+"""examples/minimal_prime.py: its sampler, what each method trains and what it leaves alone, any
+causal model."""
 
 import subprocess
 import sys
@@ -11,7 +12,16 @@ import torch
 from tiny_llama import save_llama
 from transformers import AutoModelForCausalLM, logging
 
-from examples.minimal_prime import METHODS, ChainTask, TextTask, Trainer, build_settings, main, sample, write_start
+from examples.minimal_prime import (
+    METHODS,
+    ChainTask,
+    TextTask,
+    Trainer,
+    build_settings,
+    main,
+    sample,
+    write_start,
+)
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row, write_rows
 
@@ -21,7 +31,9 @@ SMALL = {"rollout.prompts": 6, "actor.mini_batches": 2, "prm.mini_batch_size": 8
 class Tiny(ChainTask):
     """Fifteen facts, which are imitated after seconds."""
 
-    n_values, n_operations, first_operation = 5, 3, 9
+    n_values = 5
+    n_operations = 3
+    first_operation = 9
 
 
 TASK = Tiny(length=3)
@@ -63,11 +75,14 @@ def start_weights(start):
 
 def sampled(start, seed, limit=8):
     """Return prompts of different lengths, so that left padding counts."""
-    model, drawn = AutoModelForCausalLM.from_pretrained(start), []
+    model = AutoModelForCausalLM.from_pretrained(start)
+    drawn = []
     model.register_forward_hook(lambda module, inputs, output: drawn.append(output.logits[:, -1]))
     generator = torch.Generator().manual_seed(seed)
     prompts = [row[: 2 + k % 4] for k, row in enumerate(TASK.prompts(TASK.draw(64, generator)))]
-    task = SimpleNamespace(pad=TASK.pad, eos=TASK.eos, limit=limit, prompts=lambda problems: problems)
+    task = SimpleNamespace(
+        pad=TASK.pad, eos=TASK.eos, limit=limit, prompts=lambda problems: problems
+    )
     return model, sample(model, task, prompts, generator), torch.stack(drawn, 1).clone()
 
 
@@ -77,7 +92,9 @@ def test_logits_with_the_cache_are_those_of_one_pass(start):
     with torch.no_grad():
         full_BTV = rollouts.logits(model)
     valid_BT = rollouts.mask_BT[:, : cached_BTV.shape[1]]
-    torch.testing.assert_close(cached_BTV[valid_BT], full_BTV[:, : cached_BTV.shape[1]][valid_BT], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        cached_BTV[valid_BT], full_BTV[:, : cached_BTV.shape[1]][valid_BT], atol=1e-5, rtol=1e-4
+    )
     by_hand = full_BTV[3, 1].log_softmax(-1)[rollouts.response_BT[3, 1]]
     assert rollouts.log_probs(full_BTV)[3, 1] == by_hand
 
@@ -87,7 +104,9 @@ def test_padding_on_the_left_changes_nothing(start):
     alone = rollouts.rows(torch.tensor([0]))
     short_BP = alone.prompt_BP[alone.prompt_mask_BP][None]
     assert short_BP.shape[1] < alone.prompt_BP.shape[1]
-    bare = alone._replace(prompt_BP=short_BP, prompt_mask_BP=torch.ones_like(short_BP, dtype=torch.bool))
+    bare = alone._replace(
+        prompt_BP=short_BP, prompt_mask_BP=torch.ones_like(short_BP, dtype=torch.bool)
+    )
     with torch.no_grad():
         logits = [one.logits(model)[one.mask_BT] for one in (alone, bare)]
     torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-4)
@@ -98,7 +117,9 @@ def test_a_response_ends_with_its_first_end_token_or_at_the_limit(start):
     is_end_BT = rollouts.response_BT == TASK.eos
     for tokens, end, mask in zip(rollouts.response_BT, is_end_BT, rollouts.mask_BT, strict=True):
         length = int(end.nonzero()[0]) + 1 if end.any() else 12
-        assert mask.tolist() == [t < length for t in range(12)] and (tokens[length:] == TASK.pad).all()
+        assert (
+            mask.tolist() == [t < length for t in range(12)] and (tokens[length:] == TASK.pad).all()
+        )
     assert is_end_BT.any() and sampled(start, 2, limit=1)[1].mask_BT.all()
 
 
@@ -120,7 +141,9 @@ def test_two_steps_of_every_method(start, start_weights, method):
 
 @pytest.mark.parametrize("method", ["distilled", "guarded"])
 def test_a_seed_gives_the_same_bits_again(start, method):
-    first, second, other = (weights(trained(start, method, seed=seed).policy.model) for seed in (3, 3, 4))
+    first, second, other = (
+        weights(trained(start, method, seed=seed).policy.model) for seed in (3, 3, 4)
+    )
     assert torch.equal(first, second) and not torch.equal(first, other)
 
 
@@ -128,7 +151,9 @@ def test_a_seed_gives_the_same_bits_again(start, method):
 def test_with_a_shut_gate_the_prm_has_no_say(start, method, same_as):
     """A weight of 1 for the past keeps the gate where it starts: shut."""
     shut = trained(start, method, steps=3, gate=ReliabilityGate(decay=1.0))
-    assert torch.equal(weights(shut.policy.model), weights(trained(start, same_as, steps=3).policy.model))
+    assert torch.equal(
+        weights(shut.policy.model), weights(trained(start, same_as, steps=3).policy.model)
+    )
     assert [gate for gate, _ in shut.shares["gate"]] == [0.0] * 3
 
 
@@ -140,7 +165,8 @@ def test_the_paper_scores_before_it_learns_and_prime_d_after_it(start):
     assert paper.learn_and_score(batch)[1][0].abs().max() > 1e-4
     distilled = trainer(start, "distilled")
     assert distilled.learn_and_score(distilled.collect())[1][0].abs().max() > 1e-4
-    # The gate sees rollouts that the PRM has not learned from: one that equals its reference ties all pairs.
+    # The gate sees rollouts that the PRM has not learned from: one that equals its reference ties
+    # all pairs.
     right, total = distilled.shares["pair_accuracy"][0]
     assert total > 0 and right == total / 2
 
@@ -159,21 +185,32 @@ def rows(tmp_path):
     path = tmp_path / "rows.parquet"
     made = []
     for k in range(9):
-        question = [{"role": "system", "content": "Add."}, {"role": "user", "content": f"{10**k} + 1"}]
-        made.append(rl_row("mine", question, "math", f"{10**k + 1}", {"split": "train", "index": k}))
+        question = [
+            {"role": "system", "content": "Add."},
+            {"role": "user", "content": f"{10**k} + 1"},
+        ]
+        made.append(
+            rl_row("mine", question, "math", f"{10**k + 1}", {"split": "train", "index": k})
+        )
     write_rows(path, MATH_SCHEMA, made)
     return path
 
 
-@pytest.mark.parametrize("template", ["{% for m in messages %}<{{ m['content'] }}>{% endfor %}", None])
+@pytest.mark.parametrize(
+    "template", ["{% for m in messages %}<{{ m['content'] }}>{% endfor %}", None]
+)
 def test_any_causal_model_learns_from_rows_of_text(tmp_path, rows, template):
     model = str(save_llama(tmp_path / "model", chat_template=template))
     task = TextTask(model, str(rows), 12)
     (held_out,) = task.draw(1, torch.Generator(), held_out=True)
     assert task.held_out == 4 and held_out not in task.draw(9, torch.Generator())
     text = task.encoder.tokenizer.decode(task.prompts([held_out])[0])
-    assert text == (f"<Add.><{held_out[0][1]['content']}>" if template else held_out[0][1]["content"])
-    answers = task.encoder.tokenizer([rf"\boxed{{{held_out[1]}}}", r"\boxed{3}"], padding=True, return_tensors="pt")
+    assert text == (
+        f"<Add.><{held_out[0][1]['content']}>" if template else held_out[0][1]["content"]
+    )
+    answers = task.encoder.tokenizer(
+        [rf"\boxed{{{held_out[1]}}}", r"\boxed{3}"], padding=True, return_tensors="pt"
+    )
     assert task.verify([held_out] * 2, answers["input_ids"]).tolist() == [1, 0]
     one = Trainer(task, build_settings("distilled", SMALL | {"rollout.prompts": 2}), 0, model)
     assert [point["rollouts"] for point in one.train(16, every=8)] == [0, 8, 16]
@@ -196,13 +233,20 @@ def test_bad_arguments_end_in_one_line(words, message, tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         main()
     said = str(stop.value)
-    assert said.startswith("error: ") and "\n" not in said and all(part in said for part in message.split("|"))
+    assert (
+        said.startswith("error: ")
+        and "\n" not in said
+        and all(part in said for part in message.split("|"))
+    )
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_neither_verl_nor_ray_is_imported_and_the_file_stays_short():
     code = "import sys, recipes.studies.run; print(sorted({'verl', 'ray'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+        == "[]"
+    )
     source = Path(sys.modules[ChainTask.__module__].__file__).read_text()
     assert len(source.splitlines()) <= 450

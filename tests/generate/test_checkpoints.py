@@ -33,8 +33,11 @@ def test_a_folder_and_a_hub_id_are_taken_as_they_are(model_path):
 
 
 def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(model_path, tmp_path):
-    copy, other = shutil.copytree(model_path, tmp_path / "copy"), save_llama(tmp_path / "other", seed=1)
-    of_copy, of_model, of_other = (digest_files(weight_files(folder)) for folder in (copy, model_path, other))
+    copy = shutil.copytree(model_path, tmp_path / "copy")
+    other = save_llama(tmp_path / "other", seed=1)
+    of_copy, of_model, of_other = (
+        digest_files(weight_files(folder)) for folder in (copy, model_path, other)
+    )
     assert of_copy == of_model != of_other
 
 
@@ -44,8 +47,14 @@ def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(mode
         (lambda path: None, "--model .*here does not exist"),
         (lambda path: path.write_text(""), "here is neither "),
         (lambda path: write_json(path / "config.json", {}), "here is neither "),
-        (lambda path: (path / "global_step_1" / "actor" / "dist_ckpt").mkdir(parents=True), "global_step_1"),
-        (lambda path: (path / "actor" / "model" / "dist_ckpt").mkdir(parents=True), "Megatron; .*verl.model_merger"),
+        (
+            lambda path: (path / "global_step_1" / "actor" / "dist_ckpt").mkdir(parents=True),
+            "global_step_1",
+        ),
+        (
+            lambda path: (path / "actor" / "model" / "dist_ckpt").mkdir(parents=True),
+            "Megatron; .*verl.model_merger",
+        ),
     ],
 )
 def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, message):
@@ -54,22 +63,38 @@ def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, messag
         find_model(str(tmp_path / "here"))
 
 
-def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_stayed(model_path, tmp_path):
-    run = {"prm": "org/sft", "reference": str(model_path), "reference_moves": False, "beta": 0.5, "loss": "ce"}
+def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_stayed(
+    model_path, tmp_path
+):
+    run = {
+        "prm": "org/sft",
+        "reference": str(model_path),
+        "reference_moves": False,
+        "beta": 0.5,
+        "loss": "ce",
+    }
     found = prm_description(run, {"bias": -0.25}, tmp_path / "prm")
     assert found["bias"] == -0.25 and not Path(found["reference"]).is_absolute()
     write_json(tmp_path / "prm" / FILE, found)
     read = read_description(str(tmp_path / "prm"))
-    assert read == {**found, "reference": str(model_path.resolve())} and read["initial_model"] == "org/sft"
-    assert prm_description({**run, "reference_moves": True}, {"bias": -0.25}, tmp_path)["bias"] is None
+    assert (
+        read == {**found, "reference": str(model_path.resolve())}
+        and read["initial_model"] == "org/sft"
+    )
+    assert (
+        prm_description({**run, "reference_moves": True}, {"bias": -0.25}, tmp_path)["bias"] is None
+    )
     assert read_description("org/sft") == {}
 
 
 @pytest.fixture(scope="module")
 def saved(model_path, tmp_path_factory):
-    """Return a run's folder with a checkpoint of two ranks, and the weights that were trained, in float32."""
+    """Return a run's folder with a checkpoint of two ranks, and the weights that were trained, in
+    float32."""
     work_dir = tmp_path_factory.mktemp("ranks")
-    weights = run_ranks(Path(__file__).parent / "checkpoint_rank.py", [model_path], {2: work_dir})[2]
+    weights = run_ranks(Path(__file__).parent / "checkpoint_rank.py", [model_path], {2: work_dir})[
+        2
+    ]
     (work_dir / "run" / TRACKER).write_text("3")
     return work_dir / "run", weights
 
@@ -87,9 +112,15 @@ def test_a_sharded_checkpoint_is_exported_unchanged_once_and_again_when_it_chang
     assert set(found) == {str(actor / EXPORTED)}
     assert capsys.readouterr().err.count("exporting ") == 1
     exported = load_file(actor / EXPORTED / "model.safetensors")
-    assert {tensor.dtype for tensor in exported.values()} == {torch.float32} and exported.keys() == weights.keys()
+    assert {tensor.dtype for tensor in exported.values()} == {
+        torch.float32
+    } and exported.keys() == weights.keys()
     assert all(torch.equal(exported[name], weights[name]) for name in exported)
-    next(open_backend("transformers", str(run), device="cpu").generate([Request("a", "x", Sampling(max_new_tokens=1))]))
+    next(
+        open_backend("transformers", str(run), device="cpu").generate(
+            [Request("a", "x", Sampling(max_new_tokens=1))]
+        )
+    )
     os.utime(actor / "model_world_size_2_rank_1.pt")
     find_model(str(run)), find_model(str(run))
     assert capsys.readouterr().err.count("exporting ") == 1
@@ -105,7 +136,10 @@ def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved
     assert read_json(tmp_path / "out" / "config.json")["dtype"] == "bfloat16"
     assert main(words) == main([str(tmp_path), str(tmp_path / "other")]) == 2
     first, second = capsys.readouterr().err.splitlines()[-2:]
-    assert "out exists; name a folder that does not" in first and "must be the folder prm or actor" in second
+    assert (
+        "out exists; name a folder that does not" in first
+        and "must be the folder prm or actor" in second
+    )
 
 
 @pytest.mark.slow
@@ -119,8 +153,14 @@ def test_weights_in_hugging_face_format_within_a_checkpoint_are_used(run, model_
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda run: (run / ACTOR / "model_world_size_2_rank_1.pt").unlink(), "1 of 2 shards .*size_2_rank_1.pt"),
-        (lambda run: [file.unlink() for file in (run / ACTOR).glob("*.pt")], "has no model_world_size_"),
+        (
+            lambda run: (run / ACTOR / "model_world_size_2_rank_1.pt").unlink(),
+            "1 of 2 shards .*size_2_rank_1.pt",
+        ),
+        (
+            lambda run: [file.unlink() for file in (run / ACTOR).glob("*.pt")],
+            "has no model_world_size_",
+        ),
         (lambda run: (run / TRACKER).write_text("9"), "names step 9"),
         (lambda run: (run / TRACKER).unlink(), "latest .*global_step_3"),
     ],

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Mamba2Config, Mamba2ForCausalLM
 
-from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, process_logits, sample_by_inversion
+from prime_ext.generate.generation import (
+    BatchedGenerator,
+    GenerationRequest,
+    process_logits,
+    sample_by_inversion,
+)
 
 EOS = 1
 
@@ -23,7 +28,9 @@ def model():
 
 
 def engine(model, **options) -> BatchedGenerator:
-    return BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=model.config.vocab_size, **options)
+    return BatchedGenerator(
+        model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=model.config.vocab_size, **options
+    )
 
 
 def random_requests(n, seed=0, **options) -> list[GenerationRequest]:
@@ -31,18 +38,24 @@ def random_requests(n, seed=0, **options) -> list[GenerationRequest]:
     requests = []
     for seed in range(n):
         prompt_ids = generator.integers(2, 40, size=generator.integers(1, 12)).tolist()
-        requests.append(GenerationRequest(prompt_ids, int(generator.integers(1, 20)), seed=seed, **options))
+        requests.append(
+            GenerationRequest(prompt_ids, int(generator.integers(1, 20)), seed=seed, **options)
+        )
     return requests
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0, 0.6])
 def test_log_probs_equal_those_of_a_plain_forward_pass(model, temperature):
     requests = random_requests(40, temperature=temperature)
-    for request, output in zip(requests, engine(model, max_batch_size=16).generate(requests), strict=True):
+    for request, output in zip(
+        requests, engine(model, max_batch_size=16).generate(requests), strict=True
+    ):
         ids = torch.tensor([[*request.prompt_ids, *output.token_ids]])
         logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / (temperature or 1.0)
         expected = logits.log_softmax(-1).gather(-1, torch.tensor(output.token_ids)[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(output.log_probs).float(), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(output.log_probs).float(), expected, atol=1e-5, rtol=0
+        )
 
 
 @pytest.mark.parametrize(("double", "tolerance"), [(False, 1e-5), (True, 1e-12)])
@@ -51,10 +64,15 @@ def test_samples_depend_neither_on_the_batch_nor_on_the_order_of_arrival(model, 
     requests = random_requests(30)
     expected = [engine(model).generate([request])[0] for request in requests]
     for size, step in ((3, -1), (64, 1)):
-        outputs = engine(model, max_batch_size=size, max_prefill_tokens=32).generate(requests[::step])[::step]
+        outputs = engine(model, max_batch_size=size, max_prefill_tokens=32).generate(
+            requests[::step]
+        )[::step]
         assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
     # Requests that join a running batch.
-    generator, outputs, waiting, tickets = engine(model, max_batch_size=8), {}, list(requests), []
+    generator = engine(model, max_batch_size=8)
+    outputs = {}
+    waiting = list(requests)
+    tickets = []
     while waiting or generator.has_work:
         if waiting:
             tickets.append(generator.submit(waiting.pop(0)))
@@ -65,8 +83,12 @@ def test_samples_depend_neither_on_the_batch_nor_on_the_order_of_arrival(model, 
 
 
 def test_sampled_tokens_are_fixed(model):
-    """With equal seeds every rollout of every run draws these; 5 requests in one batch, in float64."""
-    requests = [*random_requests(3), *random_requests(2, seed=1, temperature=0.7, top_p=0.9, top_k=20)]
+    """With equal seeds every rollout of every run draws these; 5 requests in one batch, in
+    float64."""
+    requests = [
+        *random_requests(3),
+        *random_requests(2, seed=1, temperature=0.7, top_p=0.9, top_k=20),
+    ]
     outputs = engine(copy.deepcopy(model).double()).generate(requests)
     assert [output.token_ids for output in outputs] == [
         [34, 5, 26, 9, 40, 33, 10, 6, 46, 21, 5, 3, 17, 48, 38, 8, 32, 49],
@@ -87,7 +109,9 @@ def test_the_cache_forgets_columns_that_no_row_uses(model):
             assert generator._batch.cache.get_seq_length() <= 12 + 20 + 20
 
 
-@pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 5, "top_p": 0.7, "temperature": 1.3}])
+@pytest.mark.parametrize(
+    "options", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 5, "top_p": 0.7, "temperature": 1.3}]
+)
 def test_truncated_sampling_stays_in_its_support_and_reports_renormalised_log_probs(model, options):
     prompt = [4, 8]
     requests = [GenerationRequest(prompt, 1, seed=seed, **options) for seed in range(300)]
@@ -105,8 +129,14 @@ def test_truncated_sampling_stays_in_its_support_and_reports_renormalised_log_pr
 
 
 def test_stop_tokens_minimum_length_and_ignored_eos(model):
-    stops = {"seed": 1, "stop_token_ids": [token for token in range(model.config.vocab_size) if token != 5]}
-    short = [GenerationRequest([3], 20, **stops), GenerationRequest([3], 20, min_new_tokens=4, **stops)]
+    stops = {
+        "seed": 1,
+        "stop_token_ids": [token for token in range(model.config.vocab_size) if token != 5],
+    }
+    short = [
+        GenerationRequest([3], 20, **stops),
+        GenerationRequest([3], 20, min_new_tokens=4, **stops),
+    ]
     plain = [GenerationRequest([3], 60, seed=seed) for seed in range(60)]
     stopped, forced, *plain = engine(model).generate([*short, *plain])
     assert len(stopped.token_ids) == 1 or stopped.token_ids[0] == 5
@@ -114,24 +144,42 @@ def test_stop_tokens_minimum_length_and_ignored_eos(model):
     assert {output.stop_reason for output in plain} == {"stop", "length"}
     for output in plain:
         assert (EOS in output.token_ids) == (output.stop_reason == "stop")
-        assert EOS not in output.token_ids[:-1] and (output.stop_reason == "stop" or len(output.token_ids) == 60)
+        assert EOS not in output.token_ids[:-1] and (
+            output.stop_reason == "stop" or len(output.token_ids) == 60
+        )
     # Tokens of the model that the tokenizer lacks are not sampled.
     few = BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=10)
-    unstoppable = few.generate([GenerationRequest([3], 60, seed=seed, ignore_eos=True) for seed in range(60)])
+    unstoppable = few.generate(
+        [GenerationRequest([3], 60, seed=seed, ignore_eos=True) for seed in range(60)]
+    )
     assert all(len(output.token_ids) == 60 and max(output.token_ids) < 10 for output in unstoppable)
     assert any(EOS in output.token_ids for output in unstoppable)
 
 
 def test_impossible_requests_and_models_are_refused(model):
-    for name, value in {"prompt_ids": [], "max_new_tokens": 0, "top_p": 0.0, "top_k": -2, "seed": 2**64}.items():
+    for name, value in {
+        "prompt_ids": [],
+        "max_new_tokens": 0,
+        "top_p": 0.0,
+        "top_k": -2,
+        "seed": 2**64,
+    }.items():
         with pytest.raises(ValueError, match=name):
             GenerationRequest(**{"prompt_ids": [3], "max_new_tokens": 2, name: value})
     with pytest.raises(ValueError, match="tokenizer has 1000 tokens"):
         BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=1000)
-    sizes = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_heads": 4, "head_dim": 8}
+    sizes = {
+        "vocab_size": 20,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_heads": 4,
+        "head_dim": 8,
+    }
     config = Mamba2Config(**sizes, state_size=8, n_groups=1, expand=2)
     with pytest.raises(ValueError, match="attention models only"):
-        BatchedGenerator(Mamba2ForCausalLM(config).eval(), eos_token_ids=[1], pad_token_id=0, n_tokens=20)
+        BatchedGenerator(
+            Mamba2ForCausalLM(config).eval(), eos_token_ids=[1], pad_token_id=0, n_tokens=20
+        )
 
 
 @given(
@@ -140,9 +188,14 @@ def test_impossible_requests_and_models_are_refused(model):
     st.integers(0, 12),
     st.floats(0.01, 1.0),
 )
-def test_inversion_takes_the_first_token_whose_cumulative_probability_exceeds_the_uniform(logits, uniform, k, p):
-    top_k, top_p = torch.tensor([k]), torch.tensor([p], dtype=torch.float64)
-    processed = process_logits(torch.tensor([logits]), torch.tensor([0.8], dtype=torch.float64), top_k, top_p)
+def test_inversion_takes_the_first_token_whose_cumulative_probability_exceeds_the_uniform(
+    logits, uniform, k, p
+):
+    top_k = torch.tensor([k])
+    top_p = torch.tensor([p], dtype=torch.float64)
+    processed = process_logits(
+        torch.tensor([logits]), torch.tensor([0.8], dtype=torch.float64), top_k, top_p
+    )
     token = int(sample_by_inversion(processed, torch.tensor([uniform], dtype=torch.float64))[0])
     probabilities = processed.double().softmax(-1)[0].tolist()
     assert probabilities[token] > 0

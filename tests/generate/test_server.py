@@ -16,7 +16,9 @@ from prime_ext.generate.server_backend import ServerBackend
 
 
 def chat(key, text, **sampling):
-    return Request(key, ({"role": "user", "content": text},), Sampling(max_new_tokens=8, **sampling), seed=7)
+    return Request(
+        key, ({"role": "user", "content": text},), Sampling(max_new_tokens=8, **sampling), seed=7
+    )
 
 
 def backend_of(server, **options):
@@ -34,18 +36,34 @@ def test_chats_and_raw_texts_are_answered_also_where_an_event_loop_is_running():
     script = {"1+1?": "2", "Once": Answer(" upon a time", "length", tokens=3, prompt_tokens=1)}
     with ScriptedServer(script) as server:
         found = asyncio.run(inside())
-    assert found == {"a": Response("a", "2", 2, 1, "stop"), "b": Response("b", " upon a time", 3, 1, "length")}
+    assert found == {
+        "a": Response("a", "2", 2, 1, "stop"),
+        "b": Response("b", " upon a time", 3, 1, "length"),
+    }
 
 
 def test_the_sampling_is_sent_and_extensions_only_where_they_mean_something():
-    sampling = {"temperature": 0.3, "top_p": 0.95, "top_k": 20, "min_new_tokens": 2, "stop": ("\n\n",)}
+    sampling = {
+        "temperature": 0.3,
+        "top_p": 0.95,
+        "top_k": 20,
+        "min_new_tokens": 2,
+        "stop": ("\n\n",),
+    }
     with ScriptedServer() as server:
         answers(server, [chat("a", "x", **sampling)])
         answers(server, [Request("b", "y", Sampling(max_new_tokens=5), seed=2**64 - 1)])
     first, second = server.requests
     assert first.pop("messages") == [{"role": "user", "content": "x"}]
     assert first == {
-        **{"model": "scripted", "n": 1, "stream": False, "seed": 7, "temperature": 0.3, "top_p": 0.95},
+        **{
+            "model": "scripted",
+            "n": 1,
+            "stream": False,
+            "seed": 7,
+            "temperature": 0.3,
+            "top_p": 0.95,
+        },
         **{"max_tokens": 8, "min_tokens": 2, "top_k": 20, "stop": ["\n\n"]},
     }
     assert not {"top_k", "min_tokens", "stop"} & set(second) and 0 <= second["seed"] < 2**63
@@ -55,13 +73,17 @@ def test_what_may_pass_is_asked_again():
     faults = [429, (429, "0.05"), 408, 500, "cut", "cut_body", "not_json", "no_choices"]
     with ScriptedServer(faults_of={str(fault): [fault] * 3 for fault in faults}) as server:
         found = answers(server, [chat(str(fault), str(fault)) for fault in faults])
-    assert {key: response.text for key, response in found.items()} == {str(fault): str(fault) for fault in faults}
+    assert {key: response.text for key, response in found.items()} == {
+        str(fault): str(fault) for fault in faults
+    }
     assert set(server.counts.values()) == {4}
 
 
 def test_what_does_not_pass_is_one_failed_response_with_one_line():
     asked_again = {429: "HTTP 429: ", 500: "HTTP 500: ", "cut": "no connection: "}
-    asked_again |= dict.fromkeys(("not_json", b"[1]", "no_choices", "no_text", "no_finish"), "malformed answer: ")
+    asked_again |= dict.fromkeys(
+        ("not_json", b"[1]", "no_choices", "no_text", "no_finish"), "malformed answer: "
+    )
     refused = {status: f"HTTP {status}: " for status in (400, 401, 404, 422)}
     details = asked_again | refused
     with ScriptedServer(faults_of={str(fault): [fault] * 9 for fault in details}) as server:
@@ -79,12 +101,18 @@ def test_a_silent_request_ends_and_holds_up_no_other_and_only_so_many_are_on_the
     requests = [chat("slow", "slow"), *(chat(str(k), f"q{k}") for k in range(40))]
     with ScriptedServer(faults_of={"slow": ["hang"]}, seconds=0.1) as server:
         *others, slow = backend_of(server, attempts=1, timeout=8, concurrency=5).generate(requests)
-    assert len(others) == 40 and slow.detail == "no answer in 8 s (1 attempts)" and server.most_active == 5
+    assert (
+        len(others) == 40
+        and slow.detail == "no answer in 8 s (1 attempts)"
+        and server.most_active == 5
+    )
 
 
 def test_a_caller_that_stops_early_stops_the_requests():
     with ScriptedServer(seconds=0.05) as server:
-        responses = backend_of(server, concurrency=2).generate([chat(str(k), f"q{k}") for k in range(1000)])
+        responses = backend_of(server, concurrency=2).generate(
+            [chat(str(k), f"q{k}") for k in range(1000)]
+        )
         next(responses)
         responses.close()
         # Requests that were on their way may still arrive.
@@ -96,7 +124,9 @@ def test_the_model_must_be_served_where_there_is_a_list():
     with ScriptedServer(models=("small", "large")) as server:
         with pytest.raises(BackendError, match="does not serve 'huge'; it serves small, large"):
             backend_of(server, model="huge").check([])
-        with pytest.raises(BackendError, match=r"needs a model's name \(--model\); it serves small, large"):
+        with pytest.raises(
+            BackendError, match=r"needs a model's name \(--model\); it serves small, large"
+        ):
             backend_of(server, model="").check([])
         backend_of(server, model="small").check([chat("a", "q")])
     with ScriptedServer(models=("only",), max_model_len=32) as server:
@@ -117,7 +147,9 @@ def test_no_server_is_one_line_at_check_and_one_failure_per_request():
     with ScriptedServer(models=None) as server:
         backend = backend_of(server, concurrency=4, attempts=1)
         backend.check([])
-    details = [response.detail for response in backend.generate([chat(str(k), "q") for k in range(200)])]
+    details = [
+        response.detail for response in backend.generate([chat(str(k), "q") for k in range(200)])
+    ]
     tried = [detail for detail in details if detail.startswith("no connection: ")]
     assert len(details) == 200 and 0 < len(tried) < 20
     assert {detail.split(":")[0] for detail in details} == {"no connection", "not asked"}
@@ -132,13 +164,19 @@ def test_what_the_model_sees_of_a_chat_is_known_to_the_server_only():
 
 
 def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkeypatch):
-    for name, value in (("RIGHT", "sesame"), ("WRONG", "open-barley"), ("OPENAI_API_KEY", "of-another-server")):
+    for name, value in (
+        ("RIGHT", "sesame"),
+        ("WRONG", "open-barley"),
+        ("OPENAI_API_KEY", "of-another-server"),
+    ):
         monkeypatch.setenv(name, value)
     with ScriptedServer(key="sesame", models=("scripted",)) as server:
         assert answers(server, [chat("a", "q")], api_key_env="RIGHT")["a"].finish == "stop"
         with pytest.raises(BackendError, match="HTTP 401") as refused:
             backend_of(server, api_key_env="WRONG").check([])
-        with pytest.raises(BackendError, match="the environment variable UNSET with the server's key is not set"):
+        with pytest.raises(
+            BackendError, match="the environment variable UNSET with the server's key is not set"
+        ):
             backend_of(server, api_key_env="UNSET")
     assert "open-barley" not in str(refused.value) and "***" in str(refused.value)
     with ScriptedServer() as server:
@@ -156,9 +194,18 @@ def test_flags_that_do_not_fit_together_are_one_line():
     for words, message in (
         ("--backend server --model m", "--base-url"),
         ("--backend vllm", "--model"),
-        ("--backend server --base-url http://h --revision f", "--revision means nothing to --backend server"),
-        ("--backend server --model m --base-url localhost:8000", "--base-url localhost:8000 is not a URL"),
-        ("--backend server --model m --base-url http://me:secret@h", "holds a user name or password"),
+        (
+            "--backend server --base-url http://h --revision f",
+            "--revision means nothing to --backend server",
+        ),
+        (
+            "--backend server --model m --base-url localhost:8000",
+            "--base-url localhost:8000 is not a URL",
+        ),
+        (
+            "--backend server --model m --base-url http://me:secret@h",
+            "holds a user name or password",
+        ),
     ):
         with pytest.raises(BackendError, match=message):
             opened(*words.split())

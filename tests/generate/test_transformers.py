@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers as a backend, on tiny random models: what it shows, what it refuses, and that it agrees with others."""
+"""transformers as a backend, on tiny random models: what it shows, what it refuses, and that it
+agrees with others."""
 
 from dataclasses import replace
 
@@ -22,7 +23,9 @@ def model_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def backend(model_path):
     # float64: results are equal to the bit whatever shares the batch.
-    return open_backend("transformers", str(model_path), dtype="float64", device="cpu", batch_size=4)
+    return open_backend(
+        "transformers", str(model_path), dtype="float64", device="cpu", batch_size=4
+    )
 
 
 def chats(sampling, texts=TEXTS):
@@ -40,10 +43,18 @@ def plain_generate(path, request, **options):
     """Generate with transformers, one request at a time."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    ids = torch.tensor([tokenizer.apply_chat_template(list(request.prompt), add_generation_prompt=True)["input_ids"]])
+    ids = torch.tensor(
+        [
+            tokenizer.apply_chat_template(list(request.prompt), add_generation_prompt=True)[
+                "input_ids"
+            ]
+        ]
+    )
     config = GenerationConfig(max_new_tokens=12, eos_token_id=1, pad_token_id=0, **options)
     with torch.inference_mode():
-        output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
+        output = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config
+        )
     # Without a character that is cut in half.
     return tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True).rstrip("\ufffd")
 
@@ -60,8 +71,13 @@ def test_a_response_ends_at_its_longest_length_or_at_a_stop_text_which_it_does_n
     whole = answers(backend, [request])["a"]
     assert (whole.tokens, whole.finish, whole.prompt_tokens) == (20, "length", len(TEXTS[1]))
     stop = whole.text[6:8]
-    found = answers(backend, [replace(request, sampling=Sampling(max_new_tokens=20, stop=(stop,)))])["a"]
-    assert (found.finish, found.text) == ("stop", whole.text[: whole.text.index(stop)]) and found.tokens < 20
+    found = answers(
+        backend, [replace(request, sampling=Sampling(max_new_tokens=20, stop=(stop,)))]
+    )["a"]
+    assert (found.finish, found.text) == (
+        "stop",
+        whole.text[: whole.text.index(stop)],
+    ) and found.tokens < 20
 
 
 def test_it_shows_what_the_model_sees(backend):
@@ -77,16 +93,39 @@ SYSTEM = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
 @pytest.mark.parametrize(
     "template, prompt, sampling, message",
     [
-        (CHAT, "y" * 100, Sampling(max_new_tokens=29), "100 tokens of prompt and 29 new ones .* context of 128 .* 28"),
-        (CHAT, "y", Sampling(max_new_tokens=4, min_new_tokens=2, stop=("a",)), "stop texts do not go with a shortest"),
-        (None, SYSTEM, Sampling(max_new_tokens=2), "has no chat template; save one with its tokenizer"),
-        (STRICT, SYSTEM, Sampling(max_new_tokens=2), "the chat template of .* refuses the chat: no system role"),
+        (
+            CHAT,
+            "y" * 100,
+            Sampling(max_new_tokens=29),
+            "100 tokens of prompt and 29 new ones .* context of 128 .* 28",
+        ),
+        (
+            CHAT,
+            "y",
+            Sampling(max_new_tokens=4, min_new_tokens=2, stop=("a",)),
+            "stop texts do not go with a shortest",
+        ),
+        (
+            None,
+            SYSTEM,
+            Sampling(max_new_tokens=2),
+            "has no chat template; save one with its tokenizer",
+        ),
+        (
+            STRICT,
+            SYSTEM,
+            Sampling(max_new_tokens=2),
+            "the chat template of .* refuses the chat: no system role",
+        ),
     ],
 )
-def test_a_request_that_cannot_be_answered_is_refused(tmp_path, template, prompt, sampling, message):
+def test_a_request_that_cannot_be_answered_is_refused(
+    tmp_path, template, prompt, sampling, message
+):
     path = save_llama(tmp_path / "m", max_positions=128, chat_template=template)
     backend = open_backend("transformers", str(path), device="cpu")
-    bad, good = Request("bad", prompt, sampling), Request("good", "raw", Sampling(max_new_tokens=2))
+    bad = Request("bad", prompt, sampling)
+    good = Request("good", "raw", Sampling(max_new_tokens=2))
     backend.check([good])
     with pytest.raises(BackendError, match=f"request bad: .*{message}"):
         backend.check([good, bad])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM as a backend: what is known without it, and with its CPU build real responses from two copies."""
+"""vLLM as a backend: what is known without it, and with its CPU build real responses from two
+copies."""
 
 import multiprocessing
 import os
@@ -30,33 +31,45 @@ def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, m
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     path = str(save_llama(tmp_path / "m", size=64, max_positions=256))
     chats = [
-        Request(f"c{n}", ({"role": "user", "content": f"{n}+{n}?"},), Sampling(max_new_tokens=12)) for n in range(10)
+        Request(f"c{n}", ({"role": "user", "content": f"{n}+{n}?"},), Sampling(max_new_tokens=12))
+        for n in range(10)
     ]
     sampled = [
-        Request(f"s{n}", "Once", Sampling(temperature=1.0, top_p=0.9, max_new_tokens=12), seed=n) for n in range(6)
+        Request(f"s{n}", "Once", Sampling(temperature=1.0, top_p=0.9, max_new_tokens=12), seed=n)
+        for n in range(6)
     ]
     local = open_backend("transformers", path, device="cpu")
     backend = open_backend("vllm", path, data_parallel=2, batch_size=2)
     try:
         assert texts_of(backend, chats) == texts_of(local, chats)
-        # The same seed gives the same response, whatever shares the batch and whichever copy makes it.
+        # The same seed gives the same response, whatever shares the batch and whichever copy makes
+        # it.
         together = texts_of(backend, [*sampled, *chats])
         assert texts_of(backend, sampled[:3]) == {key: together[key] for key in ("s0", "s1", "s2")}
         assert len({together[request.key] for request in sampled}) > 1
         too_long = Request("long", "x" * 300, Sampling(max_new_tokens=4))
         with pytest.raises(BackendError, match="do not fit"):
             backend.check([too_long])
-        (found,), (expected,) = backend.generate([chats[0]]), local.generate([chats[0]])
+        (found,) = backend.generate([chats[0]])
+        (expected,) = local.generate([chats[0]])
         assert found == expected and expected.prompt_tokens == len("[user] 0+0?\n[assistant] ")
         responses = []
         for response in backend.generate(chats * 4):
             if not responses:
                 # vLLM goes on without its coordinator, which is a child, too.
-                engines = [child for child in multiprocessing.active_children() if "EngineCore" in child.name]
+                engines = [
+                    child
+                    for child in multiprocessing.active_children()
+                    if "EngineCore" in child.name
+                ]
                 os.kill(engines[0].pid, signal.SIGKILL)
             responses.append(response)
         # The rest of the run fails at once, and says why; it does not hang.
         lost = [response for response in responses if response.finish == "failed"]
-        assert len(responses) == 40 and lost and all(response.detail.startswith("vLLM") for response in lost)
+        assert (
+            len(responses) == 40
+            and lost
+            and all(response.detail.startswith("vLLM") for response in lost)
+        )
     finally:
         backend.close()

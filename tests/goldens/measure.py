@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results for users, in a few numbers that a redesign must not move. ``python tests/goldens/measure.py`` writes
-goldens.json: data by its bytes, verdicts one by one, the plan that a dry run prints, and what four methods learn in
-a few steps of examples/minimal_prime.py, which uses the functions of training."""
+"""Results for users, in a few numbers that a redesign must not move. ``python
+tests/goldens/measure.py`` writes goldens.json: data by its bytes, verdicts one by one, the plan
+that a dry run prints, and what four methods learn in a few steps of examples/minimal_prime.py,
+which uses the functions of training."""
 
 import hashlib
 import json
@@ -23,7 +24,12 @@ FILE = Path(__file__).with_name("goldens.json")
 RECIPES = {
     "prime/run_eurus2-7b_fsdp.sh": (),
     "prime/run_eurusprm-stage1_fsdp.sh": (),
-    "pspo_wrs/run_abel-7b_ppo_fsdp.sh": ("GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"),
+    "pspo_wrs/run_abel-7b_ppo_fsdp.sh": (
+        "GAIR/Abel-7B-002",
+        "no/step_rm",
+        "no.parquet",
+        "no.parquet",
+    ),
 }
 METHODS = ("rloo", "paper", "guarded", "distilled")
 
@@ -50,9 +56,23 @@ def data(folder: Path) -> dict[str, str]:
     fixtures = ROOT / "tests" / "data" / "fixtures"
     python("recipes.quickstart.quickstart_data", "--output-dir", folder / "quickstart", "--seed", 0)
     settings = ROOT / "data_preprocessing" / "settings" / "gsm8k_math.yaml"
-    python("data_preprocessing.pipeline", settings, f"data_dir={fixtures}", "--output-dir", folder / "pipeline")
-    python("data_preprocessing.numeric_reasoning", "--data-dir", fixtures, "--output-dir", folder / "numeric")
-    return {str(path.relative_to(folder)): digest(path) for path in sorted(folder.glob("*/*.parquet"))}
+    python(
+        "data_preprocessing.pipeline",
+        settings,
+        f"data_dir={fixtures}",
+        "--output-dir",
+        folder / "pipeline",
+    )
+    python(
+        "data_preprocessing.numeric_reasoning",
+        "--data-dir",
+        fixtures,
+        "--output-dir",
+        folder / "numeric",
+    )
+    return {
+        str(path.relative_to(folder)): digest(path) for path in sorted(folder.glob("*/*.parquet"))
+    }
 
 
 def verdicts() -> dict[str, str]:
@@ -65,8 +85,13 @@ def verdicts() -> dict[str, str]:
 
 def plans() -> dict[str, list[str]]:
     """Return the lines of dry runs, less what only says that this machine lacks flash-attn."""
-    found = {name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170") for name, words in RECIPES.items()}
-    plain = {name: text.replace(forks(), "python").replace(str(ROOT), "") for name, text in found.items()}
+    found = {
+        name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170")
+        for name, words in RECIPES.items()
+    }
+    plain = {
+        name: text.replace(forks(), "python").replace(str(ROOT), "") for name, text in found.items()
+    }
     return {
         name: [line for line in text.splitlines() if "flash-attn is not installed" not in line]
         for name, text in plain.items()
@@ -81,7 +106,10 @@ def learning(folder: Path) -> dict[str, Any]:
     for method in METHODS:
         curve = laboratory.run(study, method, [], 0, folder)
         n_points = len(curve["rollouts"])
-        points = [{key: curve.get(key, [None] * n_points)[point] for key in kept} for point in range(n_points)]
+        points = [
+            {key: curve.get(key, [None] * n_points)[point] for key in kept}
+            for point in range(n_points)
+        ]
         curves[f"{method}_seed0"] = points
     return curves
 
@@ -102,10 +130,16 @@ def training(folder: Path) -> dict[str, Any]:
     measured = {}
     for name, overrides in RUNS.items():
         # In float32 the rounding of a batch can move a token across the boundary of its interval.
-        fixed = ["trainer.total_training_steps=2", "trainer.test_freq=-1", "actor_rollout_ref.rollout.dtype=float64"]
+        fixed = [
+            "trainer.total_training_steps=2",
+            "trainer.test_freq=-1",
+            "actor_rollout_ref.rollout.dtype=float64",
+        ]
         harness.run(folder, folder / name, [*overrides, *fixed])
         steps = harness.metrics(folder / name)
-        measured[name] = {str(step): dict(sorted(harness.repeatable(steps[step]).items())) for step in steps}
+        measured[name] = {
+            str(step): dict(sorted(harness.repeatable(steps[step]).items())) for step in steps
+        }
     return measured
 
 
@@ -113,7 +147,12 @@ def measure(whole_runs: bool = False) -> dict[str, Any]:
     """Measure every part; ``whole_runs`` also trains through verl, for comparisons by hand."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        parts = {"data": data(folder), "verdicts": verdicts(), "plans": plans(), "learning": learning(folder)}
+        parts = {
+            "data": data(folder),
+            "verdicts": verdicts(),
+            "plans": plans(),
+            "learning": learning(folder),
+        }
         return parts | {"training": training(folder)} if whole_runs else parts
 
 

@@ -3,15 +3,17 @@
 
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 
-engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
-           against plain transformers, memory held and at the peak next to the plan's, save and load
-noise      what of q = log pi_prm - log pi_ref is rounding while both are the same weights, by tokens of a pass
-budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with chunked log-probabilities, and the share
-           of the device's peak they reach
+engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without
+           offload: scores against plain transformers, memory held and at the peak next to the
+           plan's, save and load
+noise      what of q = log pi_prm - log pi_ref is rounding while both are the same weights, by
+tokens of a pass budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with
+chunked log-probabilities, and the share of the device's peak they reach
 
-Needs torch, transformers, verl and hydra; neither ray, vllm nor a model: weights are random, in the shapes of Qwen2.5.
-With ``--tiny`` the sizes are those of a test, and the device may be the CPU (``VERL_PLATFORM=cpu``). Prints a table,
-writes FILE, and ends with status 1 if a condition does not hold.
+Needs torch, transformers, verl and hydra; neither ray, vllm nor a model: weights are random, in the
+shapes of Qwen2.5. With ``--tiny`` the sizes are those of a test, and the device may be the CPU
+(``VERL_PLATFORM=cpu``). Prints a table, writes FILE, and ends with status 1 if a condition does not
+hold.
 """
 
 import argparse
@@ -72,9 +74,19 @@ class Sizes:
     budgets: tuple[int, int]
 
 
-QWEN = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+QWEN = {
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+}
 QWEN |= {"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True}
-SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 SMALL |= {"num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True}
 FULL = Sizes(QWEN, rows=32, prompt=128, response=512, budgets=(4096, 16384))
 TINY = Sizes(SMALL, rows=8, prompt=8, response=24, budgets=(64, 256))
@@ -94,7 +106,9 @@ def save_qwen(folder: Path, config: dict[str, Any]) -> Path:
     torch.manual_seed(0)
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     with torch.device(DEVICE):
-        model = Qwen2ForCausalLM(Qwen2Config(**config, **special, max_position_embeddings=32768, rope_theta=1e6))
+        model = Qwen2ForCausalLM(
+            Qwen2Config(**config, **special, max_position_embeddings=32768, rope_theta=1e6)
+        )
     with torch.no_grad():
         model.model.norm.weight.mul_(LOGIT_SCALE)
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -111,19 +125,28 @@ def sample_rollouts(path: Path, sizes: Sizes) -> Rollouts:
     ids_BT = torch.stack(rollouts.prompts).to(DEVICE)
     lengths = {"min_new_tokens": sizes.response, "max_new_tokens": sizes.response}
     with torch.inference_mode():
-        output_BT = model.generate(ids_BT, do_sample=True, top_k=0, **lengths)[:, sizes.prompt :].cpu()
-    rollouts.responses = [row[: len(mask)] for row, mask in zip(output_BT, rollouts.masks, strict=True)]
+        output_BT = model.generate(ids_BT, do_sample=True, top_k=0, **lengths)[
+            :, sizes.prompt :
+        ].cpu()
+    rollouts.responses = [
+        row[: len(mask)] for row, mask in zip(output_BT, rollouts.masks, strict=True)
+    ]
     return rollouts
 
 
 def plain_scores(path: Path, rollouts: Rollouts) -> torch.Tensor:
-    """Return log-probabilities of all response tokens by transformers in float32, one response at a time."""
+    """Return log-probabilities of all response tokens by transformers in float32, one response at a
+    time."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE).eval()
     found = []
     with torch.inference_mode():
         for prompt, response in zip(rollouts.prompts, rollouts.responses, strict=True):
-            logits_TV = model(torch.cat([prompt, response])[None].to(DEVICE)).logits[0, len(prompt) - 1 : -1]
-            found.append(logits_TV.log_softmax(-1).gather(-1, response[:, None].to(DEVICE))[:, 0].cpu())
+            logits_TV = model(torch.cat([prompt, response])[None].to(DEVICE)).logits[
+                0, len(prompt) - 1 : -1
+            ]
+            found.append(
+                logits_TV.log_softmax(-1).gather(-1, response[:, None].to(DEVICE))[:, 0].cpu()
+            )
     return torch.cat(found)
 
 
@@ -157,7 +180,8 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 @contextmanager
 def built(path: Path, **of_prm: Any) -> Iterator[Any]:
-    """Yield a worker, and leave nothing of it afterwards; ``of_prm`` are settings below the section ``prm``."""
+    """Yield a worker, and leave nothing of it afterwards; ``of_prm`` are settings below the section
+    ``prm``."""
     model = {"use_remove_padding": True, "enable_gradient_checkpointing": True}
     model["override_config.attn_implementation"] = "sdpa"
     given = {**{f"model.{name}": value for name, value in model.items()}, **of_prm}
@@ -190,7 +214,17 @@ def plan_engine(path: Path, tokens: int, lora: bool = False, offload: bool = Fal
     shape = read_shape("prm.model.path", str(path))
     adapter = adapter_weights(str(path), LORA_RANK, "all-linear") if lora else 0
     offloads = {"param_offload": offload, "optimizer_offload": offload}
-    return Engine(shape, adapter or shape.weights, adapter, 4, 2 if CUDA else 4, 1, tokens, recompute=True, **offloads)
+    return Engine(
+        shape,
+        adapter or shape.weights,
+        adapter,
+        4,
+        2 if CUDA else 4,
+        1,
+        tokens,
+        recompute=True,
+        **offloads,
+    )
 
 
 def measure_engines(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
@@ -198,7 +232,9 @@ def measure_engines(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
     rollouts = sample_rollouts(path, sizes)
     expected = plain_scores(path, rollouts)
     free()
-    for strategy, lora, offload in product(("fsdp", "fsdp2") if CUDA else ("fsdp2",), (False, True), (False, True)):
+    for strategy, lora, offload in product(
+        ("fsdp", "fsdp2") if CUDA else ("fsdp2",), (False, True), (False, True)
+    ):
         label = f"{strategy}, {'LoRA' if lora else 'full'}{', offload' if offload else ''}"
         options = {"engine.strategy": strategy, "model.lora_rank": LORA_RANK if lora else 0}
         options |= {"engine.param_offload": offload, "engine.optimizer_offload": offload}
@@ -211,7 +247,9 @@ def measure_engines(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
             row["pinned"] -= pinned
         row["left_behind"] = memory()[0] - allocated
         found[label] = row
-        print(f"    {label}: { ({key: round(value, 4) for key, value in row.items()}) }", flush=True)
+        print(
+            f"    {label}: { ({key: round(value, 4) for key, value in row.items()}) }", flush=True
+        )
         if CUDA and offload:
             few = 0.02 * max(row["update_peak"], 1)
             for name in IDLE:
@@ -252,7 +290,8 @@ def measure_engine(
 
 
 def measure_noise(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
-    """Measure differences between passes with the same weights: per token, and summed over a response."""
+    """Measure differences between passes with the same weights: per token, and summed over a
+    response."""
     path = save_qwen(folder / "noise", sizes.model)
     rollouts = sample_rollouts(path, sizes)
     expected = plain_scores(path, rollouts)
@@ -266,7 +305,9 @@ def measure_noise(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
                 kind = f"{'chunked' if fused else 'plain'}, {tokens} tokens"
                 scores[kind] = values(score(prm, rollouts, **packed(tokens)))
                 repeated = values(score(prm, rollouts, **packed(tokens)))
-                condition(torch.equal(scores[kind], repeated), f"{kind}: two passes are equal to the bit")
+                condition(
+                    torch.equal(scores[kind], repeated), f"{kind}: two passes are equal to the bit"
+                )
     pairs = [(f"{kind}, {few} tokens", f"{kind}, {many} tokens") for kind in ("plain", "chunked")]
     pairs += [(kind, "plain float32") for kind in scores if kind != "plain float32"]
     for one, other in pairs:
@@ -285,7 +326,10 @@ def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
     engine = plan_engine(path, sizes.budgets[0])
     rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
     length = rollouts.tokens / rollouts.rows
-    peak = next((flop for name, flop in DEVICES.items() if CUDA and name in torch.cuda.get_device_name()), None)
+    peak = next(
+        (flop for name, flop in DEVICES.items() if CUDA and name in torch.cuda.get_device_name()),
+        None,
+    )
     with built(path) as prm:
         base = score(prm, rollouts, **packed(sizes.budgets[0]))
         for fused, tokens, name in product((False, True), sizes.budgets, ("score", "update")):
@@ -293,11 +337,15 @@ def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
             def run(name: str = name, tokens: int = tokens) -> Any:
                 if name == "score":
                     return score(prm, rollouts, **packed(tokens))
-                return prm.update_and_score(rollouts.prm_data(base, rollouts.rows, **packed(tokens)))
+                return prm.update_and_score(
+                    rollouts.prm_data(base, rollouts.rows, **packed(tokens))
+                )
 
             with engines.chunked(prm) if fused else nullcontext():
                 run()
-                _, seconds, most = sorted((timed(run) for _ in range(3)), key=lambda each: each[1])[1]
+                _, seconds, most = sorted((timed(run) for _ in range(3)), key=lambda each: each[1])[
+                    1
+                ]
             work = pass_flops(engine, rollouts.tokens, length, training=name == "update")
             label = f"{name}, {tokens} tokens, {'chunked' if fused else 'plain'}"
             found[label] = {
@@ -312,11 +360,20 @@ def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 
 
 def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return what was measured and what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
+    """Return what was measured and what ``python -m prime_ext.doctor --plan`` expects: memory in
+    MiB, seconds."""
     rows = []
     for label, row in parts.get("engines", {}).get("found", {}).items():
-        rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
-        for name, when in zip(IDLE, ("between passes", "after a save", "after a load"), strict=True):
+        rows.append(
+            (
+                f"{label}: peak of an update",
+                f"{row['update_peak']:.0f}",
+                f"{row['planned_peak']:.0f}",
+            )
+        )
+        for name, when in zip(
+            IDLE, ("between passes", "after a save", "after a load"), strict=True
+        ):
             rows.append((f"{label}: held {when}", f"{row[name]:.0f}", f"{row['planned_idle']:.0f}"))
         rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", ""))
     for label, row in parts.get("noise", {}).get("found", {}).items():
@@ -332,16 +389,25 @@ MEASUREMENTS = {"engines": measure_engines, "noise": measure_noise, "budget": me
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     parser.add_argument("--tiny", action="store_true", help="sizes of a test")
-    parser.add_argument("--output", type=Path, help="default: results/DEVICE.json next to this file")
+    parser.add_argument(
+        "--output", type=Path, help="default: results/DEVICE.json next to this file"
+    )
     arguments = parser.parse_args()
     if not CUDA and not arguments.tiny:
-        raise SystemExit("no CUDA device; VERL_PLATFORM=cpu and --tiny try the measurements on the CPU")
+        raise SystemExit(
+            "no CUDA device; VERL_PLATFORM=cpu and --tiny try the measurements on the CPU"
+        )
     sizes = TINY if arguments.tiny else FULL
     parts: dict[str, Any] = {}
-    output = arguments.output or HERE / "results" / f"{torch.cuda.get_device_name().replace(' ', '_')}.json"
+    output = (
+        arguments.output
+        or HERE / "results" / f"{torch.cuda.get_device_name().replace(' ', '_')}.json"
+    )
     stopped: list[int] = []
 
     def stop(signum: int, frame: Any) -> None:
@@ -364,7 +430,10 @@ def main() -> None:
         free()
         parts[name] = {"found": found, "seconds": time.perf_counter() - start}
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_json(output, {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": FAILED, **parts})
+        write_json(
+            output,
+            {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": FAILED, **parts},
+        )
         if stopped:
             break
     for what, measured, planned in (("", "measured", "planned"), *table(parts)):

@@ -3,9 +3,10 @@
 
     python tests/gpu/runs.py --device cuda --output FILE [--model MODEL --data FOLDER]
 
-Rollouts are by vLLM where it is installed. The run is killed (SIGKILL of every process) after the first checkpoint and
-started again. Without ``--model`` it is the shrunk run: a tiny untrained model and a coin for a verifier. With a model,
-``--data`` is the folder of the official train.jsonl and test.jsonl.
+Rollouts are by vLLM where it is installed. The run is killed (SIGKILL of every process) after the
+first checkpoint and started again. Without ``--model`` it is the shrunk run: a tiny untrained model
+and a coin for a verifier. With a model, ``--data`` is the folder of the official train.jsonl and
+test.jsonl.
 """
 
 import argparse
@@ -43,7 +44,8 @@ def start(command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def kill_when(there: Path, run: subprocess.Popen[bytes]) -> None:
-    """Kill a run and all its processes as soon as a file is there. SystemExit: the run ended before."""
+    """Kill a run and all its processes as soon as a file is there. SystemExit: the run ended
+    before."""
     while not there.exists():
         if run.poll() is not None:
             raise SystemExit(f"the run ended with status {run.returncode} before {there} was there")
@@ -58,7 +60,9 @@ def kill_when(there: Path, run: subprocess.Popen[bytes]) -> None:
 def steps_of(folder: Path) -> dict[str, Any]:
     """Return the last step, the median time of a step, and the peak of memory."""
     metrics = read_metrics(folder / "metrics.jsonl")
-    seconds = sorted(values["timing_s/step"] for values in metrics.values() if "timing_s/step" in values)
+    seconds = sorted(
+        values["timing_s/step"] for values in metrics.values() if "timing_s/step" in values
+    )
     memory = [values.get("perf/max_memory_allocated_gb", 0.0) for values in metrics.values()]
     return {
         "last_step": max(metrics),
@@ -67,7 +71,9 @@ def steps_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def command_of(arguments: argparse.Namespace, folder: Path, rollout: str) -> tuple[list[str], dict[str, str]]:
+def command_of(
+    arguments: argparse.Namespace, folder: Path, rollout: str
+) -> tuple[list[str], dict[str, str]]:
     """Return the words after ``bash`` of a run that ``rollout`` generates for, and its knobs."""
     command = ["recipes/prime_gsm8k.sh", arguments.model or "tiny"]
     knobs = {"N_GPUS": "1", "OUTPUT_DIR": str(folder)}
@@ -75,7 +81,13 @@ def command_of(arguments: argparse.Namespace, folder: Path, rollout: str) -> tup
         command += rollout_words(rollout)
         if not find_spec("flash_attn"):
             command.append("++actor_rollout_ref.model.override_config.attn_implementation=sdpa")
-        knobs |= {"STEPS": "3", "SAVE_FREQ": "1", "TEST_FREQ": "-1", "TRAIN_BATCH": "32", "MINI_BATCH": "32"}
+        knobs |= {
+            "STEPS": "3",
+            "SAVE_FREQ": "1",
+            "TEST_FREQ": "-1",
+            "TRAIN_BATCH": "32",
+            "MINI_BATCH": "32",
+        }
         knobs |= {"GSM8K_DIR": arguments.data, "DEVICE": arguments.device, "MAX_RESPONSE": "256"}
     else:
         shrink = "1" if arguments.device == "cpu" else "gpu"
@@ -86,21 +98,34 @@ def command_of(arguments: argparse.Namespace, folder: Path, rollout: str) -> tup
 def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rollout = "vllm" if arguments.device != "cpu" and find_spec("vllm") else "transformers"
     words, knobs = command_of(arguments, folder, rollout)
-    command, env = ["bash", *words], environment(arguments.device, **knobs)
+    command = ["bash", *words]
+    env = environment(arguments.device, **knobs)
     run, first, last = (folder, 1, 3) if arguments.model else (folder / "shrunk", 2, 4)
     complete = "checkpoints/global_step_{}/prime_ext_complete.json"
     begin = time.perf_counter()
     kill_when(run / complete.format(first), start(command, env))
     killed = time.perf_counter()
     status = start(command, env).wait()
-    seconds = {"until_killed": round(killed - begin, 1), "second_start": round(time.perf_counter() - killed, 1)}
+    seconds = {
+        "until_killed": round(killed - begin, 1),
+        "second_start": round(time.perf_counter() - killed, 1),
+    }
     if status or not (run / complete.format(last)).exists():
-        raise SystemExit(f"the second start ended with status {status}, or without a checkpoint of step {last}")
-    return {"rollout": rollout, "model": arguments.model or "shrunk", "seconds": seconds, **steps_of(run)}
+        raise SystemExit(
+            f"the second start ended with status {status}, or without a checkpoint of step {last}"
+        )
+    return {
+        "rollout": rollout,
+        "model": arguments.model or "shrunk",
+        "seconds": seconds,
+        **steps_of(run),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", default=os.environ.get("MODEL", ""))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for ray and transfer_queue on a machine that lacks them: verl's engines import both and call neither."""
+"""Stand-ins for ray and transfer_queue on a machine that lacks them: verl's engines import both and
+call neither."""
 
 import importlib.abc
 import importlib.machinery

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs for a GPU, with tiny sizes on the CPU: they must not break on the day they are needed."""
+"""The programs for a GPU, with tiny sizes on the CPU: they must not break on the day they are
+needed."""
 
 import json
 import os
@@ -25,14 +26,17 @@ ENVIRONMENT = os.environ | {"DEVICE": "cpu", "PYTHON": sys.executable}
 def test_the_measurements_run_on_the_cpu(tmp_path):
     environment = ENVIRONMENT | {"RESULTS": str(tmp_path), "LIMIT": "3000", "PYTHON": python()}
     command = ["bash", "tests/gpu/run.sh", "measure"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     measured = json.loads((tmp_path / "cpu.json").read_text())
     assert measured["failed"] == [] and {"engines", "budget"} <= measured.keys()
 
 
 def test_an_unknown_part_is_named():
-    command, environment = ["bash", "tests/gpu/run.sh", "everything"], ENVIRONMENT
+    command = ["bash", "tests/gpu/run.sh", "everything"]
+    environment = ENVIRONMENT
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "no part everything" in done.stderr
 
@@ -47,15 +51,21 @@ def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, mo
     monkeypatch.setattr(runs, "find_spec", lambda name: None)
     monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: False)
     prepare("prime", tmp_path / "inputs")
-    path, rows = str(tmp_path / "inputs" / "model") if model else "", tmp_path / "inputs" / "train.parquet"
+    path = str(tmp_path / "inputs" / "model") if model else ""
+    rows = tmp_path / "inputs" / "train.parquet"
     given = SimpleNamespace(device="cuda", model=path, data="no folder")
     (script, *words), knobs = runs.command_of(given, tmp_path / "out", rollout)
-    words, name = overrides_of(calls_of(tmp_path, Path(script).name, *words, **knobs)[-1], "prime_ext.train")
+    words, name = overrides_of(
+        calls_of(tmp_path, Path(script).name, *words, **knobs)[-1], "prime_ext.train"
+    )
     if model:
         words += [f"data.train_files={rows}", f"data.val_files={rows}"]
     else:
         # The script asks the interpreter for them, which is a stand-in here.
-        words = [*filter(None, words), *overrides("prime", tmp_path / "inputs", steps=4, rollout=rollout)]
+        words = [
+            *filter(None, words),
+            *overrides("prime", tmp_path / "inputs", steps=4, rollout=rollout),
+        ]
     config = compose_for_verl(name, words)
     assert [*check_config(config), *check_ray(config), *check_files(config)] == []
     assert config.trainer.device == "cuda" and config.actor_rollout_ref.rollout.name == rollout

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the engine that vLLM would make of rollout sections, as verl's server asks for it, as if on an H100.
+"""Print the engine that vLLM would make of rollout sections, as verl's server asks for it, as if on
+an H100.
 
     python tests/gpu/vllm_engines.py LIBCUDA CONFIG.yaml ...
 
-LIBCUDA has the functions that vLLM's libraries refer to; none is called. Each file is the section ``actor_rollout_ref``
-of a run; of the models only config.json is read. Prints one JSON list.
+LIBCUDA has the functions that vLLM's libraries refer to; none is called. Each file is the section
+``actor_rollout_ref`` of a run; of the models only config.json is read. Prints one JSON list.
 """
 
 import asyncio
@@ -23,8 +24,14 @@ from vllm.platforms.interface import DeviceCapability  # noqa: E402
 from vllm.utils import torch_utils  # noqa: E402
 
 platforms._current_platform = torch_utils.current_platform = NonNvmlCudaPlatform()
-H100 = {"get_device_capability": DeviceCapability(9, 0), "get_device_name": "NVIDIA H100 80GB HBM3", "device_count": 8}
-for name, value in (H100 | {"get_device_total_memory": 80 * 2**30, "num_compute_units": 132}).items():
+H100 = {
+    "get_device_capability": DeviceCapability(9, 0),
+    "get_device_name": "NVIDIA H100 80GB HBM3",
+    "device_count": 8,
+}
+for name, value in (
+    H100 | {"get_device_total_memory": 80 * 2**30, "num_compute_units": 132}
+).items():
     setattr(NonNvmlCudaPlatform, name, classmethod(lambda cls, *_, value=value, **__: value))
 
 from omegaconf import OmegaConf  # noqa: E402
@@ -41,8 +48,12 @@ class Server(vLLMHttpServer):
     def __init__(self, section: Any):
         self.config = omega_conf_to_dataclass(section.rollout)
         hf_config = AutoConfig.from_pretrained(section.model.path)
-        self.model_config = SimpleNamespace(**section.model, local_path=section.model.path, hf_config=hf_config)
-        self.node_rank, self.nnodes, self.replica_rank = 0, 1, 1
+        self.model_config = SimpleNamespace(
+            **section.model, local_path=section.model.path, hf_config=hf_config
+        )
+        self.node_rank = 0
+        self.nnodes = 1
+        self.replica_rank = 1
         self._disaggregation_role = "null"
         self._validate_configs()
 
@@ -50,7 +61,9 @@ class Server(vLLMHttpServer):
         return False
 
     async def run_server(self, args: Any) -> None:
-        self.engine = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        self.engine = AsyncEngineArgs.from_cli_args(args).create_engine_config(
+            UsageContext.OPENAI_API_SERVER
+        )
 
 
 def describe(path: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of test_invariance.py: three optimizer steps with every loss, without checkpoints and exports. Started as
-``python offline_rank.py MODEL RESPONSES STEPS WORK_DIR`` with the variables of a torchrun rank."""
+"""One rank of test_invariance.py: three optimizer steps with every loss, without checkpoints and
+exports. Started as ``python offline_rank.py MODEL RESPONSES STEPS WORK_DIR`` with the variables of
+a torchrun rank."""
 
 from gloo_ranks import finish
 from tiny_prm import overrides

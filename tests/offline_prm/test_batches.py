@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer steps: every prompt once, the same rows whatever the number of ranks, and losses of step labels."""
+"""Optimizer steps: every prompt once, the same rows whatever the number of ranks, and losses of
+step labels."""
 
 import math
 from itertools import accumulate
@@ -11,7 +12,13 @@ from hypothesis import strategies as st
 from tiny_llama import byte_tokenizer
 
 from prime_ext.algorithms.implicit_reward import prefix_values
-from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, encode_prompts, epoch_batches
+from prime_ext.offline_prm.batches import (
+    TokenRow,
+    build_batch,
+    encode,
+    encode_prompts,
+    epoch_batches,
+)
 from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
 from prime_ext.offline_prm.losses import step_loss
 from prime_ext.prm.loss import ROW, WEIGHT
@@ -34,7 +41,10 @@ def test_an_epoch_meets_every_prompt_once_in_steps_of_about_the_same_size(n, siz
 @given(st.integers(1, 9), st.sampled_from([1, 2, 4]))
 def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
     rows = [TokenRow(torch.arange(3), torch.arange(2 + row)) for row in range(n)]
-    fields = {WEIGHT: list(torch.ones(n)), "by_token": [torch.full((2 + row,), float(row)) for row in range(n)]}
+    fields = {
+        WEIGHT: list(torch.ones(n)),
+        "by_token": [torch.full((2 + row,), float(row)) for row in range(n)],
+    }
     found = []
     for rank in range(ranks):
         batch, share = build_batch(rows, fields, rank, ranks)
@@ -44,9 +54,13 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
             values = batch["by_token"].unbind()[place]
             if row < n:
                 found.append(row)
-                assert mask.tolist() == [1] * (2 + row) and values.tolist() == [float(row)] * (2 + row)
+                assert mask.tolist() == [1] * (2 + row) and values.tolist() == [float(row)] * (
+                    2 + row
+                )
             else:
-                assert mask.tolist() == [0] and batch[WEIGHT][place] == 0 and values.tolist() == [0.0]
+                assert (
+                    mask.tolist() == [0] and batch[WEIGHT][place] == 0 and values.tolist() == [0.0]
+                )
     assert sorted(found) == list(range(n))
 
 
@@ -59,7 +73,9 @@ def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
 
 
 def test_prompts_without_room_for_a_response_are_dropped():
-    groups = [PromptGroup(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")]
+    groups = [
+        PromptGroup(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")
+    ]
     usable = encode_prompts(groups, ENCODER, 8)
     assert [(group.prompt, len(group.prompt_ids)) for group in usable] == [("p0", 2), ("p1", 2)]
     with pytest.raises(SourceError, match="no prompt leaves room"):
@@ -78,7 +94,9 @@ def slow_loss(q_rows, ends_rows, labels_rows):
     return sum(losses) / len(losses)
 
 
-LABELLED_STEPS = st.lists(st.tuples(st.lists(st.floats(-2, 2), min_size=1, max_size=3), st.sampled_from([0.0, 1.0])))
+LABELLED_STEPS = st.lists(
+    st.tuples(st.lists(st.floats(-2, 2), min_size=1, max_size=3), st.sampled_from([0.0, 1.0]))
+)
 
 
 @given(st.lists(LABELLED_STEPS.filter(bool), min_size=1, max_size=3))
@@ -86,8 +104,11 @@ def test_the_loss_is_the_mean_over_labelled_steps_and_padding_changes_nothing(re
     q_rows = [[value for step, _ in steps for value in step] for steps in responses]
     ends_rows = [[n - 1 for n in accumulate(len(step) for step, _ in steps)] for steps in responses]
     labels_rows = [[label for _, label in steps] for steps in responses]
-    total, width = sum(map(len, ends_rows)), 1 + max(map(len, q_rows))
-    q, mask, label, weight = (torch.zeros(len(q_rows), width, dtype=torch.float64) for _ in range(4))
+    total = sum(map(len, ends_rows))
+    width = 1 + max(map(len, q_rows))
+    q, mask, label, weight = (
+        torch.zeros(len(q_rows), width, dtype=torch.float64) for _ in range(4)
+    )
     q += 5.0
     for row, (values, ends, labels) in enumerate(zip(q_rows, ends_rows, labels_rows, strict=True)):
         q[row, : len(values)] = torch.tensor(values)

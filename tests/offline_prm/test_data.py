@@ -24,13 +24,19 @@ PRM = read(LossSettings, {**DEFAULTS, "reference_path": "r"}, "prm")
 QUESTION = {"role": "user", "content": "a"}
 
 
-def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_prompt_is_written(tmp_path):
+def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_prompt_is_written(
+    tmp_path,
+):
     rows = [
         {"prompt": "a", "completions": ["1"], "correctness": [1]},
         {"prompt": "b", "completions": ["2"], "correctness": [0]},
         {"prompt": [QUESTION], "completions": ["3", "4"], "correctness": [0, 0.5]},
         # One conversation, as in PRIME-RL/EurusPRM-Stage1-Data.
-        {"response": [QUESTION, {"role": "assistant", "content": "5"}], "label": 1, "dataset": "MATH"},
+        {
+            "response": [QUESTION, {"role": "assistant", "content": "5"}],
+            "label": 1,
+            "dataset": "MATH",
+        },
     ]
     data = read_data([write_jsonl(tmp_path / "d.jsonl", rows)], PRM)
     assert [group.prompt for group in data] == ["a", "b"]
@@ -39,7 +45,9 @@ def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_pr
 
 
 def test_steps_become_one_response_in_which_an_error_stays(tmp_path):
-    rows = [{"prompt": "p", "completions": ["x", "y", "z", "u"], "labels": [True, None, False, 0.5]}]
+    rows = [
+        {"prompt": "p", "completions": ["x", "y", "z", "u"], "labels": [True, None, False, 0.5]}
+    ]
     data = read_data([write_jsonl(tmp_path / "s.jsonl", rows)], replace(PRM, loss="step_ce"))
     example = data[0].examples[0]
     assert example.text == "Step 1: x\n\nStep 2: y\n\nStep 3: z\n\nStep 4: u"
@@ -60,7 +68,10 @@ STEPS = {"prompt": "p", "completions": ["a", "b"], "labels": [0, 1]}
         (GOOD | {"completions": ["a"]}, "1 completions and 2 values of correctness"),
         (GOOD | {"correctness": [float("nan"), 0]}, "correctness 1 must be in [0, 1], got nan"),
         (GOOD | {"correctness": [None, 0]}, "correctness 1 must be in [0, 1], got None"),
-        (GOOD | {"correctness": [0.5, 0]}, "correctness 1 must be 0 or 1 for the loss dpo, got 0.5"),
+        (
+            GOOD | {"correctness": [0.5, 0]},
+            "correctness 1 must be 0 or 1 for the loss dpo, got 0.5",
+        ),
         ({"response": [QUESTION, QUESTION], "label": 1}, "response must be"),
         (STEPS | {"labels": [1]}, "2 steps and 1 labels"),
         (STEPS | {"labels": [1, 2]}, "label of step 2 must be in [0, 1], got 2"),
@@ -73,7 +84,11 @@ def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
     path = write_jsonl(tmp_path / "d.jsonl", [STEPS if by_step else GOOD, row])
     with pytest.raises(SourceError) as error:
         read_data([path], replace(PRM, loss="step_ce" if by_step else "dpo"))
-    assert message in str(error.value) and f"{path} row 2" in str(error.value) and "\n" not in str(error.value)
+    assert (
+        message in str(error.value)
+        and f"{path} row 2" in str(error.value)
+        and "\n" not in str(error.value)
+    )
 
 
 # No prompt has a correct and a wrong response.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of every loss do not depend on ranks and micro-batches, and equal a plain loop where there is one."""
+"""Steps of every loss do not depend on ranks and micro-batches, and equal a plain loop where there
+is one."""
 
 import math
 from pathlib import Path
@@ -23,7 +24,11 @@ def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     save_tiny_model(folder / "model")
     responses = write_jsonl(folder / "responses.jsonl", response_rows(10))
-    return folder / "model", responses, write_jsonl(folder / "steps.jsonl", labeled_steps(step_rows(10)))
+    return (
+        folder / "model",
+        responses,
+        write_jsonl(folder / "steps.jsonl", labeled_steps(step_rows(10))),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,9 @@ def results(inputs, tmp_path_factory):
 def assert_same_run(found, expected):
     for step, other in zip(found["metrics"], expected["metrics"], strict=True):
         assert step["train/loss"] == pytest.approx(other["train/loss"], abs=2e-5)
-        assert step["train/grad_norm"] == pytest.approx(other["train/grad_norm"], rel=1e-3, abs=1e-6)
+        assert step["train/grad_norm"] == pytest.approx(
+            other["train/grad_norm"], rel=1e-3, abs=1e-6
+        )
         assert step["train/responses"] == other["train/responses"]
     # Before the first update all scores are zero up to rounding, and their order means nothing.
     for step, other in zip(found["metrics"][1:], expected["metrics"][1:], strict=True):
@@ -51,7 +58,9 @@ def test_two_ranks_train_as_one_does_and_the_cut_into_passes_changes_nothing(res
 
 
 @pytest.mark.parametrize("name", INITIAL)
-def test_the_first_loss_is_that_of_an_untrained_prm_and_falls_when_responses_come_again(results, name):
+def test_the_first_loss_is_that_of_an_untrained_prm_and_falls_when_responses_come_again(
+    results, name
+):
     first, _, again = (metrics["train/loss"] for metrics in results[1][name]["metrics"])
     assert first == pytest.approx(INITIAL[name], abs=1e-4) and again < first
 
@@ -71,17 +80,26 @@ def test_two_steps_of_cross_entropy_equal_a_plain_loop(results, inputs):
         table = network(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
         return table[len(prompt) - 1 :].sum()
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0, eps=1e-3)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0, eps=1e-3
+    )
     # 10 prompts in steps of 4 are 2 steps; the schedule counts from one, without a warm-up.
     for number, groups in enumerate([[0, 1, 2], [3, 4, 5, 6]]):
-        optimizer.param_groups[0]["lr"] = 1e-2 * (0.55 + 0.45 * math.cos(math.pi * (number + 1) / 2))
+        optimizer.param_groups[0]["lr"] = 1e-2 * (
+            0.55 + 0.45 * math.cos(math.pi * (number + 1) / 2)
+        )
         optimizer.zero_grad()
         losses = []
         for group in groups:
             prompt = encoder.prompt(rows[group]["prompt"])
-            for text, correct in zip(rows[group]["completions"], rows[group]["correctness"], strict=True):
+            for text, correct in zip(
+                rows[group]["completions"], rows[group]["correctness"], strict=True
+            ):
                 response = encoder.response(text)[0]
-                h = log_prob_sum(model, prompt, response) - log_prob_sum(reference, prompt, response).detach()
+                h = (
+                    log_prob_sum(model, prompt, response)
+                    - log_prob_sum(reference, prompt, response).detach()
+                )
                 losses.append(torch.nn.functional.softplus((-1 if correct else 1) * BETA * h))
         loss = sum(losses) / len(losses)
         loss.backward()

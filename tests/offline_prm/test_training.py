@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole run of the command on a tiny model: it learns, resumes exactly, and leaves a model that can be used."""
+"""A whole run of the command on a tiny model: it learns, resumes exactly, and leaves a model that
+can be used."""
 
 import json
 import shutil
@@ -23,7 +24,12 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     save_tiny_model(folder / "model")
     data = write_jsonl(folder / "d.jsonl", response_rows(60))
-    options = {"trainer.epochs": 4, "trainer.save_freq": 20, "trainer.val_freq": 25, "trainer.keep_checkpoints": 5}
+    options = {
+        "trainer.epochs": 4,
+        "trainer.save_freq": 20,
+        "trainer.val_freq": 25,
+        "trainer.keep_checkpoints": 5,
+    }
     arguments = overrides(folder / "model", data, folder / "out", **options)
     result = train(arguments)
     assert result.returncode == 0, result.stderr[-3000:]
@@ -32,7 +38,10 @@ def run(tmp_path_factory):
 
 def without_seconds(output):
     steps = read_metrics(output / "metrics.jsonl")
-    return {step: {k: v for k, v in data.items() if k != "train/seconds"} for step, data in steps.items()}
+    return {
+        step: {k: v for k, v in data.items() if k != "train/seconds"}
+        for step, data in steps.items()
+    }
 
 
 def test_it_learns_to_order_held_out_responses(run):
@@ -50,7 +59,8 @@ def test_it_learns_to_order_held_out_responses(run):
 def test_the_final_folder_is_a_model_with_what_is_needed_to_score(run):
     folder, _, _ = run
     hf = folder / "out" / "hf"
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(hf), AutoTokenizer.from_pretrained(hf)
+    model = AutoModelForCausalLM.from_pretrained(hf)
+    tokenizer = AutoTokenizer.from_pretrained(hf)
     assert next(model.parameters()).dtype == torch.float32 and tokenizer.chat_template
     card = (hf / "prime_ext_prm.json").read_text()
     description = json.loads(card)
@@ -71,8 +81,11 @@ def test_a_resumed_run_equals_the_uninterrupted_one(run, tmp_path):
         lines.write('{"step": 53, "da')
     result = train([*arguments, f"trainer.output_dir={out}"])
     assert result.returncode == 0, result.stderr[-3000:]
-    expected, found = final_weights(folder / "out"), final_weights(out)
-    assert expected.keys() == found.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    expected = final_weights(folder / "out")
+    found = final_weights(out)
+    assert expected.keys() == found.keys() and all(
+        torch.equal(found[name], expected[name]) for name in expected
+    )
     assert without_seconds(out) == without_seconds(folder / "out")
     assert f"20/{LAST}" in result.stderr
 
@@ -81,7 +94,9 @@ def test_a_finished_run_is_not_trained_again_and_another_run_does_not_continue_i
     folder, arguments, _ = run
     before = final_weights(folder / "out")
     again = train(arguments)
-    assert again.returncode == 0 and all(torch.equal(before[k], v) for k, v in final_weights(folder / "out").items())
+    assert again.returncode == 0 and all(
+        torch.equal(before[k], v) for k, v in final_weights(folder / "out").items()
+    )
     other = train([*arguments, "optim.lr=1e-3"])
     assert other.returncode == 2 and "holds a run with optim." in other.stderr
     assert "choose another trainer.output_dir" in other.stderr

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny byte-level Llama, and labeled responses that can be told apart: correct ones have even digits only."""
+"""A tiny byte-level Llama, and labeled responses that can be told apart: correct ones have even
+digits only."""
 
 import json
 import os
@@ -39,7 +40,8 @@ def response_rows(n_prompts, seed=0, responses=4):
 
 
 def step_rows(n, seed=0):
-    """Return responses of three steps in the format of ProcessBench; the label is the first step with an odd digit."""
+    """Return responses of three steps in the format of ProcessBench; the label is the first step
+    with an odd digit."""
     rng = random.Random(seed)
     rows = []
     for number in range(n):
@@ -81,10 +83,18 @@ def overrides(model, data, output, **more):
 
 def train(arguments):
     """Run the command as a user would."""
-    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {
+        "VERL_PLATFORM": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )
     command = [python(), "-m", "prime_ext.offline_prm", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
+    )
 
 
 def final_weights(output):
@@ -94,7 +104,8 @@ def final_weights(output):
 
 
 def write_example(folder):
-    """Write model and data of docs/reference/offline_prm.md: ``python tests/offline_prm/tiny_prm.py FOLDER``."""
+    """Write model and data of docs/reference/offline_prm.md: ``python tests/offline_prm/tiny_prm.py
+    FOLDER``."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tiny_model(folder / "model", max_positions=4096)
     write_jsonl(folder / "responses.jsonl", response_rows(60))

@@ -19,20 +19,33 @@ from prime_ext.plan.memory import Engine, adapter_weights, read_shape
 from prime_ext.plan.run import GIB, pass_flops, plan_run, read_engines
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 
-WIDTH, INTERMEDIATE, LAYERS, HEADS, KEY_VALUE_HEADS, VOCABULARY = 64, 160, 3, 4, 2, 1000
+WIDTH = 64
+INTERMEDIATE = 160
+LAYERS = 3
+HEADS = 4
+KEY_VALUE_HEADS = 2
+VOCABULARY = 1000
 HEAD = WIDTH // HEADS
 BLOCK = 2 * WIDTH + WIDTH * (2 * HEADS + 2 * KEY_VALUE_HEADS) * HEAD + 3 * WIDTH * INTERMEDIATE
 EMBEDDING = VOCABULARY * WIDTH
 FUSED = {"actor_rollout_ref.model.use_fused_kernels": True}
 ADAPTER = {"prm.model.lora_rank": 4, "prm.reference": "base"}
 OFFLOADED = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
-DISTILLED = {"prime.process": {"form": "kl", "coefficient": 1.0, "gate": None}, "prm.update_mode": "before"}
+DISTILLED = {
+    "prime.process": {"form": "kl", "coefficient": 1.0, "gate": None},
+    "prm.update_mode": "before",
+}
 AVERAGE = {"prime.anchor": {"coefficient": 1.0, "decay": 0.5, "fallback": False}}
 
 
 def llama_config(tie):
     heads = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_VALUE_HEADS}
-    sizes = {"hidden_size": WIDTH, "intermediate_size": INTERMEDIATE, "num_hidden_layers": LAYERS, **heads}
+    sizes = {
+        "hidden_size": WIDTH,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": LAYERS,
+        **heads,
+    }
     return LlamaConfig(vocab_size=VOCABULARY, tie_word_embeddings=tie, **sizes)
 
 
@@ -49,7 +62,10 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def composed():
     with initialize_config_module("prime_ext.config", version_base=None):
-        prime = {name: compose(name, ["variant=guarded"]) for name in ("prime_trainer", "prime_trainer_cpu")}
+        prime = {
+            name: compose(name, ["variant=guarded"])
+            for name in ("prime_trainer", "prime_trainer_cpu")
+        }
         return prime | {"pspo_trainer": compose("pspo_trainer")}
 
 
@@ -109,8 +125,12 @@ def test_weights_of_an_adapter_are_those_of_peft(models):
     from peft import LoraConfig, get_peft_model
 
     for targets in ("all-linear", ["q_proj", "v_proj"], r".*\.0\..*_proj"):
-        model = get_peft_model(LlamaForCausalLM(llama_config(True)), LoraConfig(r=4, target_modules=targets))
-        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        model = get_peft_model(
+            LlamaForCausalLM(llama_config(True)), LoraConfig(r=4, target_modules=targets)
+        )
+        trained = sum(
+            parameter.numel() for parameter in model.parameters() if parameter.requires_grad
+        )
         assert adapter_weights(str(models["tied"]), 4, targets) == trained
     with pytest.raises(ValueError, match="nothing"):
         adapter_weights(str(models["tied"]), 4, ["nothing"])
@@ -118,13 +138,20 @@ def test_weights_of_an_adapter_are_those_of_peft(models):
 
 def test_weights_gradients_and_states_are_held_sharded_and_offloaded(planned, models):
     weights = read_shape("model", str(models["untied"])).weights
-    plan, offloaded = planned(), planned(OFFLOADED)
-    prm, eight, moved = part(plan, "PRM"), part(planned({"trainer.n_gpus_per_node": 8}), "PRM"), part(offloaded, "PRM")
+    plan = planned()
+    offloaded = planned(OFFLOADED)
+    prm = part(plan, "PRM")
+    eight = part(planned({"trainer.n_gpus_per_node": 8}), "PRM")
+    moved = part(offloaded, "PRM")
     assert (prm.weights, prm.gradients, prm.optimizer) == (4 * weights, 4 * weights, 8 * weights)
     # Gradients live from the backward pass to the optimizer's step.
     assert prm.idle == 12 * weights
     # What is held is shared, what is gathered is not.
-    assert (eight.weights, eight.optimizer, eight.gathered) == (prm.weights / 8, prm.optimizer / 8, prm.gathered)
+    assert (eight.weights, eight.optimizer, eight.gathered) == (
+        prm.weights / 8,
+        prm.optimizer / 8,
+        prm.gathered,
+    )
     hybrid = part(planned({"trainer.n_gpus_per_node": 8, "prm.engine.fsdp_size": 2}), "PRM")
     assert hybrid.weights == prm.weights / 2
     assert moved.idle == 0 and moved.working == prm.working
@@ -133,7 +160,8 @@ def test_weights_gradients_and_states_are_held_sharded_and_offloaded(planned, mo
 
 
 def test_a_reference_lives_on_the_host_of_an_accelerator(planned):
-    reference, on_cpu = part(planned(), "PRM reference"), part(planned(name="prime_trainer_cpu"), "PRM reference")
+    reference = part(planned(), "PRM reference")
+    on_cpu = part(planned(name="prime_trainer_cpu"), "PRM reference")
     assert reference.idle == reference.weights == 0
     assert reference.gradients == reference.optimizer == 0
     assert on_cpu.idle == on_cpu.weights
@@ -155,13 +183,16 @@ def test_an_adapter_and_frozen_layers_have_gradients_and_states_of_their_size(pl
 def test_logits_are_what_fused_log_probabilities_spare(planned):
     assert part(planned(), "PRM").logits == 16384 * VOCABULARY * 8
     fused = {"prm.model.use_fused_kernels": True, "prm.infer_max_token_len_per_gpu": 16384}
-    # Two copies of a chunk, and the sum of the output layer's gradient, which an adapter does not have.
+    # Two copies of a chunk, and the sum of the output layer's gradient, which an adapter does not
+    # have.
     assert part(planned(fused), "PRM").logits == 256 * VOCABULARY * 4 * 2 + VOCABULARY * WIDTH * 4
     assert part(planned(fused | ADAPTER), "PRM").logits == 256 * VOCABULARY * 4 * 2
     rows = {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 2}
     assert part(planned(rows), "PRM").logits == 2 * 1024 * VOCABULARY * 8
     # The larger of training and scoring counts.
-    scoring = part(planned({"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"}), "PRM")
+    scoring = part(
+        planned({"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"}), "PRM"
+    )
     assert scoring.logits == 4_000_000 * VOCABULARY * 8
 
 
@@ -179,7 +210,9 @@ def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, t
     assert tokens_of(planned(changes))["PRM reference"] == tokens
 
 
-@pytest.mark.parametrize("changes", [{}, DISTILLED, {"prm.infer_max_token_len_per_gpu": 4_000_000}, OFFLOADED])
+@pytest.mark.parametrize(
+    "changes", [{}, DISTILLED, {"prm.infer_max_token_len_per_gpu": 4_000_000}, OFFLOADED]
+)
 def test_the_parts_of_the_table_add_up_to_its_totals(planned, changes):
     plan = planned(changes)
     for row in plan.memory.values():
@@ -191,7 +224,8 @@ def test_the_parts_of_the_table_add_up_to_its_totals(planned, changes):
 def test_a_critic_has_values_in_place_of_logits(planned):
     gae = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
     plan = planned(gae)
-    critic, policy = part(plan, "critic"), part(plan, "policy")
+    critic = part(plan, "critic")
+    policy = part(plan, "policy")
     assert policy.weights - critic.weights == pytest.approx(4 * EMBEDDING)
     assert critic.logits < policy.logits / 100
     for key in ("critic.ppo_max_token_len_per_gpu", "critic.ppo_infer_max_token_len_per_gpu"):
@@ -205,35 +239,49 @@ def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(
     assert peak(awake, "PRM") - peak(planned(), "PRM") == pytest.approx(sum(awake.rollout.values()))
 
 
-def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(planned, monkeypatch):
+def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(
+    planned, monkeypatch
+):
     key = "trainer.v1.separate_async.hybrid_rollout.enable_switch"
     separate = {"trainer.v1.trainer_mode": "prime_separate_async", key: False}
-    separate |= {"actor_rollout_ref.rollout.nnodes": 1, "actor_rollout_ref.rollout.n_gpus_per_node": 1}
+    separate |= {
+        "actor_rollout_ref.rollout.nnodes": 1,
+        "actor_rollout_ref.rollout.n_gpus_per_node": 1,
+    }
     assert "rollout" in planned(separate).phases
     assert "rollout" not in planned(separate | {"actor_rollout_ref.hybrid_engine": False}).phases
     # The verl after 0.9.1 puts servers on the trainer's devices only to switch to them.
     monkeypatch.setattr("prime_ext.config.asynchronous.version", lambda name: "0.9.2")
-    assert "rollout" not in planned(separate).phases and "rollout" in planned(separate | {key: True}).phases
+    assert (
+        "rollout" not in planned(separate).phases
+        and "rollout" in planned(separate | {key: True}).phases
+    )
 
 
 def test_the_average_of_the_policy_is_in_checkpoints_and_on_the_device_in_float32(planned, models):
-    weights, average = (read_shape("model", str(models["untied"])).weights, AVERAGE | {"prm.reference": "policy"})
-    plain, averaged = planned(average | {"prime.anchor": None}), planned(average)
+    weights = read_shape("model", str(models["untied"])).weights
+    average = AVERAGE | {"prm.reference": "policy"}
+    plain = planned(average | {"prime.anchor": None})
+    averaged = planned(average)
     # Policy and PRM with Adam's states, and the average.
     sizes = [plan.facts["GiB of a checkpoint"] * GIB for plan in (plain, averaged)]
     assert sizes == pytest.approx([2 * 3 * weights * 4, (2 * 3 + 1) * weights * 4], abs=GIB / 1000)
     narrow = planned(average | {"actor_rollout_ref.actor.fsdp_config.model_dtype": "bf16"})
     for plan in (averaged, narrow):
-        assert part(plan, "policy average").idle == part(plan, "policy average").weights == weights * 4
+        assert (
+            part(plan, "policy average").idle == part(plan, "policy average").weights == weights * 4
+        )
     # More passes take as long: nothing is copied for them.
     halves = planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192})
     assert halves.seconds["H100"] == pytest.approx(averaged.seconds["H100"])
 
 
 def test_models_that_only_score_come_from_the_host_in_every_pass(planned, models):
-    weights, frozen = read_shape("model", str(models["untied"])).weights, {"prm.update_mode": "none"}
+    weights = read_shape("model", str(models["untied"])).weights
+    frozen = {"prm.update_mode": "none"}
     frozen |= {"prm.reference": "policy"}
-    wide, narrow = planned(frozen), planned(frozen | {"prm.max_token_len_per_gpu": 8192})
+    wide = planned(frozen)
+    narrow = planned(frozen | {"prm.max_token_len_per_gpu": 8192})
     assert part(wide, "PRM").idle == part(wide, "PRM").weights == 0
     # 8 prompts of 4 rollouts, two micro-batches of 16,384 tokens or four of 8,192.
     assert narrow.seconds["H100"] - wide.seconds["H100"] == pytest.approx(2 * 4 * weights / 25e9)
@@ -248,16 +296,25 @@ def test_the_targets_of_the_policys_loss_are_on_the_device_in_its_update_with_th
     assert added > 2 * tokens_of(both)["policy"] * VOCABULARY * 2
     offload = {"actor_rollout_ref.actor.fsdp_config.param_offload": True}
     assert part(planned(DISTILLED | AVERAGE | offload), "policy average").idle == 0
-    inside = [planned(DISTILLED | changes).phases["policy"]["targets of its loss"] for changes in ({}, OFFLOADED)]
+    inside = [
+        planned(DISTILLED | changes).phases["policy"]["targets of its loss"]
+        for changes in ({}, OFFLOADED)
+    ]
     assert inside[1] - inside[0] == part(both, "PRM").weights
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"prm.max_token_len_per_gpu": 10_000_000, "prm.reference": "policy"}, "the part 'PRM' needs about"),
+        (
+            {"prm.max_token_len_per_gpu": 10_000_000, "prm.reference": "policy"},
+            "the part 'PRM' needs about",
+        ),
         ({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.99}, "the part 'rollout' needs"),
-        ({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001}, "gpu_memory_utilization=1e-06 leaves"),
+        (
+            {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001},
+            "gpu_memory_utilization=1e-06 leaves",
+        ),
     ],
 )
 def test_a_warning_names_the_part_that_does_not_fit(planned, changes, said):
@@ -271,7 +328,9 @@ def test_pspo_has_no_prm_and_what_the_plan_lacks_is_named(planned):
     assert set(plan.memory) == {"policy", "critic", "KL reference"}
     assert plan.facts["not in the plan"] == "the step reward model"
     assert "not in the plan" not in planned().facts
-    with pytest.raises(SettingsError, match="knows the strategies fsdp and fsdp2, not megatron of prm.model"):
+    with pytest.raises(
+        SettingsError, match="knows the strategies fsdp and fsdp2, not megatron of prm.model"
+    ):
         planned({"prm.engine.strategy": "megatron"})
 
 
@@ -311,17 +370,21 @@ def test_flops_in_closed_form(models):
 def test_passes_of_the_prm_by_configuration(resolved, changes, expected):
     """Forward passes and training passes."""
     engines = read_engines(resolved(changes), 1024)
-    passes = {name: (engine.forwards, engine.updates) for name, engine in engines.items() if "PRM" in name}
+    passes = {
+        name: (engine.forwards, engine.updates) for name, engine in engines.items() if "PRM" in name
+    }
     assert passes == expected
 
 
 def test_seconds_are_flops_over_peak_and_utilization(planned, models):
     changes = {"prm.reference": "policy"}
-    plan, half = planned(changes), planned(changes, mean_tokens=512)
-    shape, tokens = read_shape("model", str(models["untied"])), 8 * 4 * 1024
+    plan = planned(changes)
+    half = planned(changes, mean_tokens=512)
+    shape = read_shape("model", str(models["untied"]))
+    tokens = 8 * 4 * 1024
     forward = 2 * shape.product_weights * tokens + 2 * LAYERS * WIDTH * 1024 * tokens
-    # Old log-probabilities, two updates of four forward passes each, a measurement of the PRM in every tenth step, and
-    # the share of the rollout and the rest.
+    # Old log-probabilities, two updates of four forward passes each, a measurement of the PRM in
+    # every tenth step, and the share of the rollout and the rest.
     wanted = forward * (1 + 4 + 4 + 0.1 + 4 * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
     assert plan.seconds["A100"] == pytest.approx(wanted)
     assert half.seconds["A100"] == pytest.approx(wanted / 2)
@@ -333,14 +396,26 @@ FITS = ["--device-memory", "80"]
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ([*FITS, "--config-name=prime_trainer_cpu", "PATH"], 0, ["policy average", "MiB per device", "fits:"]),
+        (
+            [*FITS, "--config-name=prime_trainer_cpu", "PATH"],
+            0,
+            ["policy average", "MiB per device", "fits:"],
+        ),
         (["--device-memory", "0.5", "PATH"], 1, ["warning: the part"]),
         ([*FITS, "PATH", "prime.filter.lower=0.9"], 1, ["warning: prime.filter"]),
         ([*FITS, "PATH", "prm.no_such_key=1"], 2, ["no_such_key"]),
         ([*FITS, "PATH", "--mean-tokens", "-1"], 2, ["--mean-tokens must be 1 or more, got -1"]),
         ([*FITS, "NOT_HERE"], 2, ["has no config.json here; --model-configs DIR reads DIR/"]),
-        ([*FITS, "PATH", "EMPTY"], 1, ["warning: data.train_files: ", "has no rows", "not here: data.val_files"]),
-        ([*FITS, "NOT_HERE", "--model-configs", "FOLDER"], 0, ["H200", "not here: data.train_files"]),
+        (
+            [*FITS, "PATH", "EMPTY"],
+            1,
+            ["warning: data.train_files: ", "has no rows", "not here: data.val_files"],
+        ),
+        (
+            [*FITS, "NOT_HERE", "--model-configs", "FOLDER"],
+            0,
+            ["H200", "not here: data.train_files"],
+        ),
     ],
 )
 def test_the_command_says_whether_it_fits_and_what_is_not_here(models, capsys, words, status, said):
@@ -367,11 +442,18 @@ for choices in ((False, False), (True, True), (True, False)):
 
 @pytest.mark.slow
 def test_activations_are_right_to_one_percent_and_never_too_small_by_more(tmp_path):
-    """In a process of its own, because the benchmark replaces functions of transformers; with a third of the layers."""
-    config = (BENCHMARKS.parents[1] / "recipes/model_configs/Qwen2.5-0.5B-Instruct/config.json").read_text()
-    (tmp_path / "config.json").write_text(config.replace('"num_hidden_layers": 24', '"num_hidden_layers": 8'))
+    """In a process of its own, because the benchmark replaces functions of transformers; with a
+    third of the layers."""
+    config = (
+        BENCHMARKS.parents[1] / "recipes/model_configs/Qwen2.5-0.5B-Instruct/config.json"
+    ).read_text()
+    (tmp_path / "config.json").write_text(
+        config.replace('"num_hidden_layers": 24', '"num_hidden_layers": 8')
+    )
     script = SCRIPT.replace("MODEL", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", script], cwd=BENCHMARKS, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=BENCHMARKS, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     forward, recomputed, kept = map(float, done.stdout.split())
     assert kept == pytest.approx(1, abs=0.01)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that cannot work is refused before Ray or a model starts, in one line that names the key; others are not."""
+"""A run that cannot work is refused before Ray or a model starts, in one line that names the key;
+others are not."""
 
 import dataclasses
 import json
@@ -61,7 +62,12 @@ TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
 def write_model(folder, n_embeddings=8, tokens=("a", "b", "c"), **config):
     folder.mkdir(parents=True)
-    config = {"model_type": "llama", "vocab_size": n_embeddings, "tie_word_embeddings": True, **config}
+    config = {
+        "model_type": "llama",
+        "vocab_size": n_embeddings,
+        "tie_word_embeddings": True,
+        **config,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=tokens[0]))
@@ -80,12 +86,15 @@ def bare(folder):
     return str(folder)
 
 
-PROMPT, GOLD = [{"role": "user", "content": "x"}], {"ground_truth": "1"}
+PROMPT = [{"role": "user", "content": "x"}]
+GOLD = {"ground_truth": "1"}
 
 
 def write_parquet(path, n_rows=32, **columns):
     values = {"prompt": PROMPT, "data_source": "gsm8k", "reward_model": GOLD, **columns}
-    table = pyarrow.table({name: [value] * n_rows for name, value in values.items() if value is not None})
+    table = pyarrow.table(
+        {name: [value] * n_rows for name, value in values.items() if value is not None}
+    )
     pyarrow.parquet.write_table(table, path)
     return str(path)
 
@@ -103,7 +112,8 @@ def write_step_rm(folder):
 def files(tmp_path_factory):
     """Write a model and data that are in order."""
     root = tmp_path_factory.mktemp("files")
-    model, data = write_model(root / "policy"), write_parquet(root / "data.parquet")
+    model = write_model(root / "policy")
+    data = write_parquet(root / "data.parquet")
     return {"policy": model, "data": data, "step_rm": write_step_rm(root / "step_rm")}
 
 
@@ -120,7 +130,8 @@ def defaults(composed):
 
 @pytest.fixture
 def problems_of(composed, defaults, files, monkeypatch):
-    """Check a configuration that is in order but for the given changes, and return what is said of it."""
+    """Check a configuration that is in order but for the given changes, and return what is said of
+    it."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
 
@@ -156,7 +167,7 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
     assert problems_of({"trainer.n_gpus_per_node": 8 if "gpu" in name else 1}, name) == []
 
 
-# ---- single keys ---------------------------------------------------------------------------------------------------
+# ---- single keys ---------------------------------------------------------------------------------
 
 
 def _composed(*words):
@@ -168,9 +179,10 @@ def _composed_process(*words):
     return _composed(*words).prime.process
 
 
-# ---- values and combinations ----------------------------------------------------------------------------------------
+# ---- values and combinations ---------------------------------------------------------------------
 
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
 TURN_REWARDS = _composed("prime/turns=rewards").prime.turns
 STEPS = {"prime.process": _composed_process("prime/process=steps", "chain@prime.process=pspo_wrs")}
 MODE = "prime.process.accumulation.mode"
@@ -182,7 +194,10 @@ LOOP = {
 }
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
 DISTILLED = {"prime.process": _composed_process("prime/process=kl"), "prm.update_mode": "before"}
-FUSED = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
+FUSED = {
+    "prm.model.use_fused_kernels": True,
+    "prm.model.fused_kernel_options.impl_backend": "triton",
+}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 SEPARATE = {
@@ -197,24 +212,42 @@ SERVER = {"step_scorer": _composed("+step_scorer=server").step_scorer}
 POOL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource_pool": True}
 OF_VERL = {"trainer.v1.trainer_mode": "sync", "pspo.on_failure": "zero"}
 UNPRICED = {"pspo.accumulation": None, "pspo.shaping": None}
-EIGHT, TWO = {"trainer.n_gpus_per_node": 8}, {"trainer.n_gpus_per_node": 2}
+EIGHT = {"trainer.n_gpus_per_node": 8}
+TWO = {"trainer.n_gpus_per_node": 2}
 FUNCTION = "reward.custom_reward_function.path"
 ARGUMENTS = "reward.custom_reward_function.reward_kwargs"
 FRACTION = {ARGUMENTS: {"code_reward": "fraction"}, "prm.update_mode": "after"}
-PARALLEL = {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engine.ulysses_sequence_parallel_size": 2}
+PARALLEL = {
+    f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2,
+    "prm.engine.ulysses_sequence_parallel_size": 2,
+}
 
 FINE = [
     ("gpu", {**TWO, **DISTILLED, **PARALLEL}),
     ("gpu", {**EIGHT, **GAE, "prime.process.estimator": "gae"}),
     ("cpu", {"prime.outcome.estimator": "reinforce_plus_plus"}),
     ("cpu", {**CHAIN, "prime.process.accumulation.reward_position": "step_ends"}),
-    ("cpu", {"actor_rollout_ref.model.path": "org/model", "data.train_files": "hdfs://somewhere/train.parquet"}),
+    (
+        "cpu",
+        {
+            "actor_rollout_ref.model.path": "org/model",
+            "data.train_files": "hdfs://somewhere/train.parquet",
+        },
+    ),
     ("cpu", SEPARATE),
     ("cpu", {**FRACTION, "prm.loss": "nca"}),
-    # Keys of sections that take any, keys that verl reads without listing them, and other forms of a value.
+    # Keys of sections that take any, keys that verl reads without listing them, and other forms of
+    # a value.
     ("cpu", {"actor_rollout_ref.model.override_config.a": 1, f"{ROLLOUT}.engine_kwargs.vllm.a": 1}),
     ("cpu", dict.fromkeys(("ray_kwargs.ray_init.a", "data.apply_chat_template_kwargs.a"), 1)),
-    ("cpu", {"data.cache_dir": "a", "trainer.remove_previous_ckpt_in_save": True, f"{ROLLOUT}.server.timeout": 5}),
+    (
+        "cpu",
+        {
+            "data.cache_dir": "a",
+            "trainer.remove_previous_ckpt_in_save": True,
+            f"{ROLLOUT}.server.timeout": 5,
+        },
+    ),
     ("cpu", {"data.seed": None, "trainer.logger": "console", f"{ROLLOUT}.temperature": 1}),
     ("pspo", {**OF_VERL, **UNPRICED, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 4}),
     ("scored", {**SEPARATE, **SERVER, **POOL}),
@@ -226,14 +259,22 @@ REFUSED = [
     ("cpu", {"prime.filter.lower": 0.9}, None),
     ("cpu", {"prm.beta": "high"}, "prm.beta must be a valid number, got 'high'"),
     # keys that nothing reads
-    ("cpu", {"trainer.sav_freq": 1}, "nothing reads trainer.sav_freq=1; did you mean trainer.save_freq?"),
+    (
+        "cpu",
+        {"trainer.sav_freq": 1},
+        "nothing reads trainer.sav_freq=1; did you mean trainer.save_freq?",
+    ),
     ("cpu", {"reward.custom_reward_function.arguments": 1}, "arguments=1; there is name, path"),
     ("cpu", {f"{ROLLOUT}.temperature": 0.0}, None),
     ("cpu", {"data.train_batch_size": 12}, None),
     ("cpu", {"algorithm.adv_estimator": "grpo"}, None),
     ("cpu", {"data.train_files": None}, None),
     # verl's own keys: those that it reads no more, types, choices, names
-    ("cpu", {"custom_reward_function.path": "f.py"}, "read any more; set reward.custom_reward_function.path"),
+    (
+        "cpu",
+        {"custom_reward_function.path": "f.py"},
+        "read any more; set reward.custom_reward_function.path",
+    ),
     ("cpu", {"data.max_response_length": "abc"}, None),
     ("cpu", {"trainer.logger": ["consle"]}, "got 'consle'; did you mean console?"),
     ("cpu", {"prm.optim": None}, "prm.optim must be a section with keys such as"),
@@ -243,41 +284,101 @@ REFUSED = [
     # rewards
     ("cpu", {"prime.outcome.estimator": "opoo"}, "turn_rloo; did you mean opo?"),
     ("cpu", {"prime.process": None, "prime.outcome.coefficient": 0.0}, "nothing to learn from"),
-    ("cpu", {"prime.outcome.estimator": "gdpo"}, "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
+    (
+        "cpu",
+        {"prime.outcome.estimator": "gdpo"},
+        "prime.outcome.estimator=gdpo needs more than verl's V1 trainer",
+    ),
     ("cpu", STEPS, f"{MODE}=geometric takes logarithms"),
-    ("cpu", {"prime.turns": TURN_REWARDS}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
+    (
+        "cpu",
+        {"prime.turns": TURN_REWARDS},
+        "default_agent_loop=seeded_single_turn_agent has no rewards of turns",
+    ),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
     ("cpu", {"prime.outcome.coefficient": 0.0}, "prime.process.gate weighs rewards by outcomes"),
-    ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),
-    ("gpu", {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True}, "use_fused_kernels=false"),
+    (
+        "gpu",
+        {**TWO, **DISTILLED, "prm.update_mode": "after"},
+        "set prm.update_mode=before (it is after)",
+    ),
+    (
+        "gpu",
+        {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True},
+        "use_fused_kernels=false",
+    ),
     # agent loops
     ("cpu", {**LOOP, TOOL_FILE: None}, f"{TOOL_FILE} is not set: bounded_tool_agent needs tools"),
     # the PRM
     ("cpu", {"prm.reference": "base"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
-    ("cpu", {"prm": _composed("variant=paper", "prm=frozen").prm, "prm.reference": "policy"}, "is the policy itself"),
+    (
+        "cpu",
+        {"prm": _composed("variant=paper", "prm=frozen").prm, "prm.reference": "policy"},
+        "is the policy itself",
+    ),
     # sizes and kernels
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
-    ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500}, "prm.max_token_len_per_gpu=500 is less than"),
+    (
+        "gpu",
+        {**TWO, "prm.max_token_len_per_gpu": 500},
+        "prm.max_token_len_per_gpu=500 is less than",
+    ),
     ("gpu", {"trainer.n_gpus_per_node": 1}, "prm.engine.strategy: fsdp does not shard on one GPU"),
-    ("cpu", FUSED, "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch"),
+    (
+        "cpu",
+        FUSED,
+        "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch",
+    ),
     # arguments of the reward function
-    ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
+    (
+        "cpu",
+        {ARGUMENTS: {"source": {"poems": "math"}}},
+        f"{ARGUMENTS}.source is not known; known: sources",
+    ),
     ("cpu", {**FRACTION, "prm.loss": "kto"}, "prm.loss=kto takes 0 and 1 only"),
     # asynchronous modes
-    ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold must be"),
+    (
+        "cpu",
+        {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0},
+        "max_off_policy_threshold must be",
+    ),
     ("cpu", {**SEPARATE, "data.train_batch_size": 24}, "data.train_batch_size=24 must be 16"),
-    ("cpu", {**SEPARATE, f"{ROLLOUT}.nnodes": 0}, "rollout.nnodes=0 with n_gpus_per_node=2: set both above 0"),
-    ("cpu", {**SEPARATE, "prm.mini_batch_size": 16}, "prm.mini_batch_size=16 is above the 8 prompts of an update"),
+    (
+        "cpu",
+        {**SEPARATE, f"{ROLLOUT}.nnodes": 0},
+        "rollout.nnodes=0 with n_gpus_per_node=2: set both above 0",
+    ),
+    (
+        "cpu",
+        {**SEPARATE, "prm.mini_batch_size": 16},
+        "prm.mini_batch_size=16 is above the 8 prompts of an update",
+    ),
     # PSPO-WRS and step scorers
     ("scored", {"step_scorer.model_path": None}, None),
     ("scored", {"step_scorer.pair_format": {"x": 1}}, "step_scorer.pair_format.x"),
     ("pspo", SERVER, "step_scorer.address is not set"),
-    ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.address: http://127.0.0.1:9/c"),
+    (
+        "pspo",
+        {**SERVER, "step_scorer.address": "127.0.0.1:9"},
+        "step_scorer.address: http://127.0.0.1:9/c",
+    ),
     ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),
-    ("cpu", {"reward.reward_manager.name": "pspo_wrs"}, "pspo_wrs is for --config-name=pspo_trainer"),
-    ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5}, "num_gpus=0.5 reserves GPUs"),
-    ("cpu", {"reward.reward_manager.name": "naive_with_step_scores"}, "needs the section step_scorer"),
+    (
+        "cpu",
+        {"reward.reward_manager.name": "pspo_wrs"},
+        "pspo_wrs is for --config-name=pspo_trainer",
+    ),
+    (
+        "pspo_gpu",
+        {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5},
+        "num_gpus=0.5 reserves GPUs",
+    ),
+    (
+        "cpu",
+        {"reward.reward_manager.name": "naive_with_step_scores"},
+        "needs the section step_scorer",
+    ),
 ]
 
 
@@ -288,16 +389,27 @@ def test_combinations_that_work(problems_of, name, changes):
 
 @pytest.mark.parametrize(("name", "changes", "said"), REFUSED)
 def test_values_and_combinations_that_cannot_work(problems_of, name, changes, said):
-    problems, key = problems_of(changes, name), list(changes)[-1]
-    named = [one for one in problems if (said in one if said else one.startswith((f"{key}=", f"{key}:", f"{key} ")))]
+    problems = problems_of(changes, name)
+    key = list(changes)[-1]
+    named = [
+        one
+        for one in problems
+        if (said in one if said else one.startswith((f"{key}=", f"{key}:", f"{key} ")))
+    ]
     assert named, problems
 
 
-# ---- files ---------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 TEMPLATE_OF_RECIPE = Path(__file__).parents[2] / "recipes" / "pspo_wrs" / "question_answer.jinja"
-OWN_TEMPLATE = {"actor_rollout_ref.model.custom_chat_template": TEMPLATE_OF_RECIPE.read_text().strip()}
-TOLD = {"actor_rollout_ref.model.custom_chat_template": "{% for tool in tools or [] %}a b c {% endfor %}x"}
+OWN_TEMPLATE = {
+    "actor_rollout_ref.model.custom_chat_template": TEMPLATE_OF_RECIPE.read_text().strip()
+}
+TOLD = {
+    "actor_rollout_ref.model.custom_chat_template": (
+        "{% for tool in tools or [] %}a b c {% endfor %}x"
+    )
+}
 DAPO = {"reward.reward_manager.name": "dapo"}
 TOO_FEW_EPOCHS = {"trainer.total_epochs": 2, "trainer.total_training_steps": 7}
 TRAIN = "data.train_files"
@@ -342,29 +454,103 @@ NO_GYM = "" if find_spec("reasoning_gym") else "reasoning-gym is not installed: 
 # Configuration, changes from a path that is free, and the one problem; empty where there is none.
 FILES = [
     ("cpu", lambda path: train_on(path, n_rows=0), " has no rows"),
-    ("cpu", lambda path: train_on(path, reward_model=None), "row 1 and 31 more: the row needs the key 'reward_model'"),
-    ("cpu", lambda path: train_on(path, prompt="What?"), "row 1 and 31 more: prompt must be a valid list, got 'What?'"),
-    ("cpu", lambda path: train_on(path, reward_model={"style": "rule"}), "reward_model needs the key 'ground_truth'"),
-    ("cpu", lambda path: {TRAIN: write_lines(path.with_suffix(".jsonl"), prompt="x")}, "row 1 and 31 more: "),
+    (
+        "cpu",
+        lambda path: train_on(path, reward_model=None),
+        "row 1 and 31 more: the row needs the key 'reward_model'",
+    ),
+    (
+        "cpu",
+        lambda path: train_on(path, prompt="What?"),
+        "row 1 and 31 more: prompt must be a valid list, got 'What?'",
+    ),
+    (
+        "cpu",
+        lambda path: train_on(path, reward_model={"style": "rule"}),
+        "reward_model needs the key 'ground_truth'",
+    ),
+    (
+        "cpu",
+        lambda path: {TRAIN: write_lines(path.with_suffix(".jsonl"), prompt="x")},
+        "row 1 and 31 more: ",
+    ),
     ("cpu", lambda path: {TRAIN: write_lines(path.with_suffix(".jsonl"))}, ""),
-    ("cpu", lambda path: {TRAIN: write_parquet(path.with_suffix(".PARQUET"))}, "that verl reads: .parquet"),
-    ("cpu", long_prompts, "32 of 32 prompts are longer than data.max_prompt_length=2 (up to 3 tokens)"),
+    (
+        "cpu",
+        lambda path: {TRAIN: write_parquet(path.with_suffix(".PARQUET"))},
+        "that verl reads: .parquet",
+    ),
+    (
+        "cpu",
+        long_prompts,
+        "32 of 32 prompts are longer than data.max_prompt_length=2 (up to 3 tokens)",
+    ),
     ("cpu", lambda path: {**long_prompts(path), "data.filter_overlong_prompts": True}, ""),
     # Tools are told in the prompt.
-    ("cpu", lambda path: {**LOOP, **TOLD, "data.max_prompt_length": 2}, "longer than data.max_prompt_length=2 (up to "),
+    (
+        "cpu",
+        lambda path: {**LOOP, **TOLD, "data.max_prompt_length": 2},
+        "longer than data.max_prompt_length=2 (up to ",
+    ),
     ("cpu", lambda path: {**TOLD, "data.max_prompt_length": 2}, ""),
-    ("cpu", lambda path: train_on(path, n_rows=3), "has 3 usable prompts, fewer than data.train_batch_size=16"),
-    ("cpu", lambda path: {**train_on(path), **TOO_FEW_EPOCHS}, "ends after step 4; set trainer.total_epochs=4"),
-    ("cpu", lambda path: {"actor_rollout_ref.model.path": without_template(path / "model"), **OWN_TEMPLATE}, ""),
-    ("cpu", own_template_and_long_prompts, "32 of 32 prompts are longer than data.max_prompt_length=2 (up to "),
-    ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
-    ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
+    (
+        "cpu",
+        lambda path: train_on(path, n_rows=3),
+        "has 3 usable prompts, fewer than data.train_batch_size=16",
+    ),
+    (
+        "cpu",
+        lambda path: {**train_on(path), **TOO_FEW_EPOCHS},
+        "ends after step 4; set trainer.total_epochs=4",
+    ),
+    (
+        "cpu",
+        lambda path: {
+            "actor_rollout_ref.model.path": without_template(path / "model"),
+            **OWN_TEMPLATE,
+        },
+        "",
+    ),
+    (
+        "cpu",
+        own_template_and_long_prompts,
+        "32 of 32 prompts are longer than data.max_prompt_length=2 (up to ",
+    ),
+    (
+        "cpu",
+        lambda path: train_on(path, data_source="poems"),
+        "no verifier for data_source='poems'",
+    ),
+    (
+        "cpu",
+        lambda path: {
+            **train_on(path, data_source="poems"),
+            ARGUMENTS: {"sources": {"poems": "math"}},
+        },
+        "",
+    ),
     ("cpu", lambda path: train_on(path, data_source="reasoning_gym/gcd"), NO_GYM),
     # Restatements are found only where the prompt is known.
-    ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
-    ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
-    ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it there"),
-    ("cpu", lambda path: prm_of(path, tokens=("a", "c", "b")), " has another vocabulary than the policy "),
+    (
+        "cpu",
+        lambda path: {**train_on(path, data_source="math"), **DAPO},
+        "name=dapo does not tell the reward function",
+    ),
+    (
+        "cpu",
+        lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"},
+        "has no config.json",
+    ),
+    (
+        "cpu",
+        lambda path: {"prm.model.path": bare(path / "bare")},
+        "bare has no tokenizer; save it there",
+    ),
+    (
+        "cpu",
+        lambda path: prm_of(path, tokens=("a", "c", "b")),
+        " has another vocabulary than the policy ",
+    ),
     ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, the model in "),
     # Verl's fused kernels do not reach an output layer of its own on fsdp2.
     ("gpu", fused_prm, "prm.model.fused_kernel_options.impl_backend=triton"),
@@ -379,12 +565,17 @@ def test_files_are_read_before_anything_starts(problems_of, tmp_path, name, chan
     assert any(said in problem for problem in problems) if said else problems == [], problems
 
 
-def test_prompts_are_counted_for_a_model_of_the_hub_that_was_downloaded(problems_of, files, tmp_path, monkeypatch):
+def test_prompts_are_counted_for_a_model_of_the_hub_that_was_downloaded(
+    problems_of, files, tmp_path, monkeypatch
+):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     kept = tmp_path / "models--org--policy"
     (kept / "refs").mkdir(parents=True)
     (kept / "refs" / "main").write_text("1a2b")
-    changes = {**long_prompts(tmp_path / "new.parquet"), "actor_rollout_ref.model.tokenizer_path": "org/policy"}
+    changes = {
+        **long_prompts(tmp_path / "new.parquet"),
+        "actor_rollout_ref.model.tokenizer_path": "org/policy",
+    }
     assert problems_of(changes) == []
     shutil.copytree(files["policy"], kept / "snapshots" / "1a2b")
     (problem,) = problems_of(changes)
@@ -395,7 +586,10 @@ def test_prompts_are_counted_for_a_model_of_the_hub_that_was_downloaded(problems
 REWARD_FUNCTIONS = [
     ("return 1.0", None),
     ("return {'score': True, 'acc': 0.5, 'more': 'x'}", None),
-    ("return None", "it returned None, and must return a finite number, or a dict with one as score"),
+    (
+        "return None",
+        "it returned None, and must return a finite number, or a dict with one as score",
+    ),
     ("return float('nan')", "it returned nan, and must"),
     ("raise KeyError('gold')", "fails on the first row of data.train_files: "),
     ("__import__('os')._exit(3)", "exit code 3"),
@@ -405,12 +599,16 @@ REWARD_FUNCTIONS = [
 
 
 @pytest.mark.parametrize(("body", "said"), REWARD_FUNCTIONS)
-def test_a_reward_function_is_called_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
+def test_a_reward_function_is_called_on_the_first_row(
+    problems_of, tmp_path, monkeypatch, body, said
+):
     monkeypatch.setattr("prime_ext.preflight.file_checks.FIRST_CALL_SECONDS", 5.0)
     arguments = "data_source, solution_str, ground_truth, extra_info"
     (tmp_path / "score.py").write_text(f"def compute_score({arguments}):\n    {body}\n")
     problems = problems_of({FUNCTION: str(tmp_path / "score.py")})
-    assert problems == [] if said is None else [said in problem for problem in problems] == [True], problems
+    assert (
+        problems == [] if said is None else [said in problem for problem in problems] == [True]
+    ), problems
 
 
 @pytest.mark.parametrize(
@@ -419,7 +617,10 @@ def test_a_reward_function_is_called_on_the_first_row(problems_of, tmp_path, mon
         (None, "score.py does not exist"),
         ("x = 1", "has no attribute 'compute_score'"),
         ("def compute_score(:", "invalid syntax"),
-        ("def compute_score(response, gold): return 1.0", "unexpected keyword argument 'data_source'"),
+        (
+            "def compute_score(response, gold): return 1.0",
+            "unexpected keyword argument 'data_source'",
+        ),
     ],
 )
 def test_a_reward_function_that_cannot_be_called_is_one_line(problems_of, tmp_path, text, said):
@@ -435,25 +636,32 @@ def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
     weak = dataclasses.replace(find_protection(), missing=["no system call filter"])
     monkeypatch.setattr("prime_ext.verifiers.sandbox.client.find_protection", lambda: weak)
     (problem,) = problems_of(code)
-    assert problem.startswith("code rewards need a sandbox, and this machine has none: no system call filter")
+    assert problem.startswith(
+        "code rewards need a sandbox, and this machine has none: no system call filter"
+    )
     assert problems_of() == []
 
 
-# ---- the command ---------------------------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 
 
 def test_a_configuration_that_does_not_compose_is_one_line(capsys):
     with pytest.raises(SystemExit, match="2"):
         prepare_start("prime_trainer_cpu", ["prime.filtre.lower=0.1"])
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")]
+    (line,) = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")
+    ]
     assert "prime.filtre" in line
 
 
 def test_a_metrics_file_of_a_run_in_another_folder_is_refused(tmp_path):
-    config, path = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "mine")}}), tmp_path / "m.jsonl"
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "mine")}})
+    path = tmp_path / "m.jsonl"
     assert check_metrics_file(config, path) == ""
     path.write_text('{"step": 1, "data": {}}\n')
-    assert check_metrics_file(config, path).startswith(f"{path} has the metrics of a run in another folder than")
+    assert check_metrics_file(config, path).startswith(
+        f"{path} has the metrics of a run in another folder than"
+    )
     RunLock(tmp_path / "mine").acquire()
     assert check_metrics_file(config, path) == ""
 
@@ -471,14 +679,27 @@ finally:
 @pytest.mark.slow
 def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_starts(tmp_path):
     """The command itself runs on the CPU: composing imports verl, which settles on a platform."""
-    command = [sys.executable, "-c", MAIN, "--config-name=prime_trainer_cpu", "prime.filter.lower=0.9"]
+    command = [
+        sys.executable,
+        "-c",
+        MAIN,
+        "--config-name=prime_trainer_cpu",
+        "prime.filter.lower=0.9",
+    ]
     command += ["data.train_files=/nowhere/a.parquet", "actor_rollout_ref.model.path=/nowhere/m"]
     environment = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}
     environment["RAY_TMPDIR"] = str(tmp_path)
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
     lines = [line for line in done.stderr.splitlines() if line.startswith("prime_ext: ")]
     assert done.returncode == 2 and done.stdout.endswith("device: cpu\n"), done.stderr[-2000:]
-    for key in ("prime.filter.lower=", "data.train_files:", "data.val_files:", "actor_rollout_ref.model.path:"):
+    for key in (
+        "prime.filter.lower=",
+        "data.train_files:",
+        "data.val_files:",
+        "actor_rollout_ref.model.path:",
+    ):
         assert sum(line.startswith(f"prime_ext: {key}") for line in lines) == 1, (key, lines)
     assert "Traceback" not in done.stderr and "VERL_PLATFORM" not in "".join(lines)
     assert not list(tmp_path.iterdir()), "a refused run leaves nothing"
@@ -492,19 +713,40 @@ def test_check_ends_after_the_checks(monkeypatch, capsys):
     assert ended.value.code == 0 and capsys.readouterr().out == "prime_ext: nothing is wrong\n"
 
 
-def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_loss_that_is_none(monkeypatch):
+def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_loss_that_is_none(
+    monkeypatch,
+):
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
     with pytest.raises(
-        SettingsError, match=r"^modules: no_such_module cannot be imported \(ModuleNotFoundError: No mod"
+        SettingsError,
+        match=r"^modules: no_such_module cannot be imported \(ModuleNotFoundError: No mod",
     ):
         compose_for_verl("prime_trainer_cpu", ["modules=[no_such_module]"])
-    with pytest.raises(ValueError, match="^'none' is taken; there are gaussian, none, released, weibull$"):
+    with pytest.raises(
+        ValueError, match="^'none' is taken; there are gaussian, none, released, weibull$"
+    ):
         extend.shaping("none")(torch.sqrt)
     for add, function, message in (
-        (extend.prm_loss, lambda q, mask, rows, beta: q, r"of shape \(\) for this trial, got shape \(2, 3\)$"),
-        (extend.prm_loss, lambda q, mask, rows, beta: torch.tensor(1.0), "must return a tensor with a gradient$"),
-        (extend.prm_loss, lambda q, mask, rows, beta: q.sum() / 0, "returns NaN or infinity for ordinary values$"),
-        (extend.estimator, lambda source, mask, group: source.reward_BT.sum(-1), r"\(2, 3\) for .*, got shape \(2,\)$"),
+        (
+            extend.prm_loss,
+            lambda q, mask, rows, beta: q,
+            r"of shape \(\) for this trial, got shape \(2, 3\)$",
+        ),
+        (
+            extend.prm_loss,
+            lambda q, mask, rows, beta: torch.tensor(1.0),
+            "must return a tensor with a gradient$",
+        ),
+        (
+            extend.prm_loss,
+            lambda q, mask, rows, beta: q.sum() / 0,
+            "returns NaN or infinity for ordinary values$",
+        ),
+        (
+            extend.estimator,
+            lambda source, mask, group: source.reward_BT.sum(-1),
+            r"\(2, 3\) for .*, got shape \(2,\)$",
+        ),
         (extend.shaping, lambda steps: 1.0, r"of shape \(3,\) for this trial, got float$"),
         (extend.verifier, object, r"'mine' has no `async def averify\(self, response, gold\)`$"),
     ):
@@ -512,22 +754,32 @@ def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_
             add("mine")(function)
 
 
-@pytest.mark.parametrize(("body", "said"), [("return True", "got bool"), ("raise KeyError(gold)", "KeyError: '1'")])
-def test_a_verifier_of_the_users_is_tried_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
-    source = "@extend.verifier('{0}', 'mine/*')\nclass V:\n    async def averify(self, response, gold):\n        {1}\n"
+@pytest.mark.parametrize(
+    ("body", "said"), [("return True", "got bool"), ("raise KeyError(gold)", "KeyError: '1'")]
+)
+def test_a_verifier_of_the_users_is_tried_on_the_first_row(
+    problems_of, tmp_path, monkeypatch, body, said
+):
+    source = (
+        "@extend.verifier('{0}', 'mine/*')\nclass V:\n    async def averify(self, response,"
+        " gold):\n        {1}\n"
+    )
     name = f"verifier_{len(body)}"
-    (tmp_path / f"{name}.py").write_text("from prime_ext import extend\n\n" + source.format(name, body))
+    (tmp_path / f"{name}.py").write_text(
+        "from prime_ext import extend\n\n" + source.format(name, body)
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", f"prime_ext.plugin,{name}")
     import_modules(())
     data = write_parquet(tmp_path / "mine.parquet", data_source="mine/a")
     problems = problems_of({"data.train_files": data, "data.val_files": data})
     assert problems and all(
-        f"the verifier '{name}' fails on its first row" in line and said in line for line in problems
+        f"the verifier '{name}' fails on its first row" in line and said in line
+        for line in problems
     )
 
 
-# ---- what settings say of algorithms -------------------------------------------------------------------------------
+# ---- what settings say of algorithms -------------------------------------------------------------
 
 
 def names_of(kind, field):
@@ -537,17 +789,26 @@ def names_of(kind, field):
 # What the settings say without torch, and what the algorithms say.
 SAID = {
     "losses": (settings.LOSSES, PRM_LOSSES),
-    "losses with scores": (settings.LOSSES_THAT_NEED_SCORES, [x for x in PRM_LOSSES if PRM_LOSSES[x].needs_scores]),
+    "losses with scores": (
+        settings.LOSSES_THAT_NEED_SCORES,
+        [x for x in PRM_LOSSES if PRM_LOSSES[x].needs_scores],
+    ),
     "losses of hard labels": (
         settings.LOSSES_OF_HARD_LABELS,
         [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],
     ),
-    "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
+    "estimators": (
+        {*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS},
+        ESTIMATORS,
+    ),
     "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
     "credits": (get_args(reward_settings.Credit), get_args(process_shaping.Credit)),
     "accumulations": (get_args(reward_settings.Accumulation), accumulation.MODES),
     "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
-    "single steps": (get_args(reward_settings.SingleStep), names_of(chain_reward.ChainReward, "single_step")),
+    "single steps": (
+        get_args(reward_settings.SingleStep),
+        names_of(chain_reward.ChainReward, "single_step"),
+    ),
     "reward positions": (
         get_args(reward_settings.RewardPosition),
         names_of(process_shaping.ProcessShaping, "reward_position"),
@@ -571,10 +832,18 @@ def test_which_of_verls_estimators_tell_tokens_apart():
     early_BT = late_BT.flip(1)
     index = np.array(["a", "a", "b", "b"])
     others = {"response_mask": mask_BT, "config": AlgoConfig(gamma=0.9), "index": index}
-    of_gae = {"response_mask": mask_BT, "values": torch.full((4, 3), 0.1), "gamma": 1.0, "lam": 0.95}
+    of_gae = {
+        "response_mask": mask_BT,
+        "values": torch.full((4, 3), 0.1),
+        "gamma": 1.0,
+        "lam": 0.95,
+    }
     for name in (*pspo_settings.TOKEN_ESTIMATORS, *pspo_settings.GROUP_ESTIMATORS):
-        estimate, arguments = ADV_ESTIMATOR_REGISTRY[name], of_gae if name == "gae" else others
-        late, early = (estimate(token_level_rewards=x.clone(), **arguments)[0] for x in (late_BT, early_BT))
+        estimate = ADV_ESTIMATOR_REGISTRY[name]
+        arguments = of_gae if name == "gae" else others
+        late, early = (
+            estimate(token_level_rewards=x.clone(), **arguments)[0] for x in (late_BT, early_BT)
+        )
         assert torch.allclose(late, early) == (name in pspo_settings.GROUP_ESTIMATORS), name
 
 

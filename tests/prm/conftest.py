@@ -13,13 +13,17 @@ from prime_ext.config.settings import PRMSettings
 @pytest.fixture(scope="session")
 def config():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return compose("prime_trainer_cpu", ["variant=paper", "actor_rollout_ref.model.path=nowhere"])
+        return compose(
+            "prime_trainer_cpu", ["variant=paper", "actor_rollout_ref.model.path=nowhere"]
+        )
 
 
 @pytest.fixture
 def prm_settings(config):
     """Return a function that makes the default settings of the PRM with some changes."""
-    return lambda **changes: PRMSettings.from_mapping({**OmegaConf.to_container(config.prm, resolve=True), **changes})
+    return lambda **changes: PRMSettings.from_mapping(
+        {**OmegaConf.to_container(config.prm, resolve=True), **changes}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of the engine tests, their PRM as a plain loop over transformers, and comparisons with it."""
+"""The model of the engine tests, their PRM as a plain loop over transformers, and comparisons with
+it."""
 
 import math
 
@@ -32,7 +33,9 @@ def write_model(path):
     model.save_pretrained(path)
     vocabulary = {"<pad>": 0, "<eos>": 1, **{str(number): number for number in range(2, 40)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
+    ).save_pretrained(path)
 
 
 def response_log_probs(model, rollout):
@@ -48,20 +51,28 @@ def mini_batches(rollouts):
 
 
 def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None, trainable_layers=None):
-    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates. A starting
-    value ``bias`` is trained with the model, by AdamW with a learning rate of 0.05. ``batches`` are other mini-batches
-    than those halves. With ``trainable_layers`` only the last layers are trained."""
+    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10
+    updates. A starting value ``bias`` is trained with the model, by AdamW with a learning rate of
+    0.05. ``batches`` are other mini-batches than those halves. With ``trainable_layers`` only the
+    last layers are trained."""
     trained = torch.tensor(bias or 0.0, dtype=torch.float64, requires_grad=True)
-    bias_optimizer = torch.optim.AdamW([trained], lr=0.05, betas=(0.9, 0.99), eps=1e-4, weight_decay=0.0)
+    bias_optimizer = torch.optim.AdamW(
+        [trained], lr=0.05, betas=(0.9, 0.99), eps=1e-4, weight_decay=0.0
+    )
     reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)
     model = LlamaForCausalLM.from_pretrained(model_path)
     if trainable_layers is not None:
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(any(f"layers.{2 - 1 - i}." in name for i in range(trainable_layers)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
+            parameter.requires_grad_(
+                any(f"layers.{2 - 1 - i}." in name for i in range(trainable_layers))
+            )
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3
+    )
     updates = []
     for update in range(2):
-        losses, norms = [], []
+        losses = []
+        norms = []
         for batch in (batches or mini_batches(rollouts)) * epochs:
             bias_optimizer.zero_grad()
             optimizer.param_groups[0]["lr"] = 1e-2 * (1 + math.cos(math.pi * update / 10)) / 2
@@ -69,7 +80,10 @@ def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None, trainab
             total = 0.0
             for rollout in batch:
                 mask = rollout["mask"]
-                q = ((response_log_probs(model, rollout) - response_log_probs(reference, rollout)) * mask).sum()
+                q = (
+                    (response_log_probs(model, rollout) - response_log_probs(reference, rollout))
+                    * mask
+                ).sum()
                 p = torch.sigmoid(BETA * q + trained)
                 y = rollout["label"]
                 loss = -(y * p.log() + (1 - y) * (1 - p).log()) / len(batch)
@@ -105,5 +119,9 @@ def assert_weights_close(weights, expected, tolerance=1e-5):
     assert set(weights) == set(expected)
     for name, weight in weights.items():
         torch.testing.assert_close(
-            weight, expected[name].detach(), atol=tolerance, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
+            weight,
+            expected[name].detach(),
+            atol=tolerance,
+            rtol=0,
+            msg=lambda m, n=name: f"{n}: {m}",
         )

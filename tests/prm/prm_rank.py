@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue. For tests that start themselves on one
-and on two ranks and look at what their ``main`` found there. They import this before verl, so that a rank has CPU
-mode and fused kernels of each model on its own."""
+"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue. For tests that start
+themselves on one and on two ranks and look at what their ``main`` found there. They import this
+before verl, so that a rank has CPU mode and fused kernels of each model on its own."""
 
 import engines  # isort: skip
 
@@ -23,8 +23,14 @@ from prime_ext.prm.loss import (
 from prime_ext.prm.mini_batches import plan_mini_batches
 from prime_ext.trainer.implicit_prm import update_options
 
-N_VALID, N_ROWS, BETA = 14, 16, 0.5
-LORA = {"prm.model.lora_rank": 4, "prm.model.lora_alpha": 8, "prm.model.target_modules": "all-linear"}
+N_VALID = 14
+N_ROWS = 16
+BETA = 0.5
+LORA = {
+    "prm.model.lora_rank": 4,
+    "prm.model.lora_alpha": 8,
+    "prm.model.target_modules": "all-linear",
+}
 LORA |= {"prm.reference": "base", "prm.optim.lr": 2e-2}
 FSDP1 = {"prm.engine.strategy": "fsdp"}
 PACKED = {"prm.model.use_remove_padding": True}
@@ -34,7 +40,8 @@ OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": Tru
 
 
 def build_rollouts():
-    """Build seven prompts with two rollouts each, and two rows of padding with an empty mask, as verl makes them."""
+    """Build seven prompts with two rollouts each, and two rows of padding with an empty mask, as
+    verl makes them."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(low, high):
@@ -65,10 +72,21 @@ class Prm:
     """A worker of the real configuration, and the options the trainer would send it."""
 
     def __init__(self, model_path, overrides=None, role="prm", mini_batch_size=4):
-        changes = {"actor_rollout_ref.rollout.n": 2, "prm.beta": BETA, "prm.mini_batch_size": mini_batch_size}
-        changes |= {"prm.optim.lr": 1e-2, "prm.optim.lr_scheduler_type": "cosine", "prm.optim.total_training_steps": 10}
+        changes = {
+            "actor_rollout_ref.rollout.n": 2,
+            "prm.beta": BETA,
+            "prm.mini_batch_size": mini_batch_size,
+        }
+        changes |= {
+            "prm.optim.lr": 1e-2,
+            "prm.optim.lr_scheduler_type": "cosine",
+            "prm.optim.total_training_steps": 10,
+        }
         # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
-        changes |= {"prm.optim.override_optimizer_config": {"eps": 1e-3}, "prm.micro_batch_size_per_gpu": 2}
+        changes |= {
+            "prm.optim.override_optimizer_config": {"eps": 1e-3},
+            "prm.micro_batch_size_per_gpu": 2,
+        }
         config = engines.configure(model_path, {**changes, **(overrides or {})})
         self.ulysses = config.prm.engine.ulysses_sequence_parallel_size
         self.mini_batch_rows = config.prm.mini_batch_size * config.actor_rollout_ref.rollout.n
@@ -80,23 +98,34 @@ class Prm:
         share = len(order) * self.ulysses // dist.get_world_size()
         rows = order[share * (place := dist.get_rank() // self.ulysses) : share * (place + 1)]
         picked = [rollouts[row] for row in rows]
-        tensors = build_batch(*([r[name] for r in picked] for name in ("prompt", "response", "mask")))
+        tensors = build_batch(
+            *([r[name] for r in picked] for name in ("prompt", "response", "mask"))
+        )
         tensors[ROW] = torch.tensor(rows)
         for name, values in fields.items():
             column = [values[row] for row in rows]
             tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
-        return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}), rows
+        return tu.get_tensordict(
+            tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}
+        ), rows
 
     def score(self, rollouts, as_update=False, **options):
         """Return response log-probabilities of every row, over all ranks, in row order."""
         order = self.plan(rollouts).order if as_update else list(range(len(rollouts)))
-        options |= {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+        options |= {
+            OUTPUT_FIELD: "out",
+            "calculate_entropy": False,
+            "compute_loss": False,
+            "temperature": 1.0,
+        }
         if as_update:
             options[MINI_BATCH_ROWS] = self.mini_batch_rows
         data, rows = self.batch(rollouts, order, {}, **options)
         output = self.worker.score(data)
         # Of the ranks that share sequences, one has the output.
-        return gathered({} if output is None else dict(zip(rows, output["out"].unbind(), strict=True)))
+        return gathered(
+            {} if output is None else dict(zip(rows, output["out"].unbind(), strict=True))
+        )
 
     def plan(self, rollouts, replayed=None, mini_batch_rows=None):
         return plan_mini_batches(

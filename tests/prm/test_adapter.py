@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM as an adapter or in its last layers, weights that are copied, several epochs: on one and two gloo ranks."""
+"""The PRM as an adapter or in its last layers, weights that are copied, several epochs: on one and
+two gloo ranks."""
 
 import prm_rank as base  # isort: skip
 
@@ -53,8 +54,12 @@ def main(model_path, work_dir):
     results["optimiser size"] = optimizer_size(adapted)
     results["trained"] = adapted.score(rollouts)
     results["reference after training"] = adapted.score(rollouts, no_lora_adapter=True)
-    resumed = base.saved_and_restored(adapted, Path(work_dir) / "lora", model_path, base.LORA, step=3)
-    results["resumed"] = [(each.update(rollouts, reference), each.score(rollouts)) for each in (adapted, resumed)]
+    resumed = base.saved_and_restored(
+        adapted, Path(work_dir) / "lora", model_path, base.LORA, step=3
+    )
+    results["resumed"] = [
+        (each.update(rollouts, reference), each.score(rollouts)) for each in (adapted, resumed)
+    ]
 
     # Weights are taken over, or refused.
     frozen = base.Prm(model_path, role="reference")
@@ -65,14 +70,21 @@ def main(model_path, work_dir):
         average_weights(adapted.worker.engine, frozen.worker.engine, 0.0)
     except RuntimeError as error:
         results["other architecture"] = str(error)
-    results["taken over"], results["its source"] = frozen.score(rollouts), plain.score(rollouts)
+    results["taken over"] = frozen.score(rollouts)
+    results["its source"] = plain.score(rollouts)
 
     # Two epochs: the scores are those of the first, the weights those after two passes.
-    once, twice = base.Prm(model_path), base.Prm(model_path, {"prm.epochs": 2})
+    once = base.Prm(model_path)
+    twice = base.Prm(model_path, {"prm.epochs": 2})
     reference = once.score(rollouts)
     once_metrics, once_scores = once.update_and_score(rollouts, reference)
     twice_metrics, twice_scores = twice.update_and_score(rollouts, reference)
-    results["epochs"] = (once_scores, twice_scores, len(once_metrics["loss"]), len(twice_metrics["loss"]))
+    results["epochs"] = (
+        once_scores,
+        twice_scores,
+        len(once_metrics["loss"]),
+        len(twice_metrics["loss"]),
+    )
 
     # Only the last of two layers is trained; saved and restored.
     last_layer = {"prm.trainable_layers": 0.5}
@@ -80,11 +92,13 @@ def main(model_path, work_dir):
     results["last layer"] = upper.two_updates(rollouts, reference)
     results["last layer's optimiser size"] = optimizer_size(upper)
     restored = base.saved_and_restored(upper, Path(work_dir) / "upper", model_path, last_layer)
-    results["resumed last layer"] = [(each.update(rollouts, reference), each.weights()) for each in (upper, restored)]
+    results["resumed last layer"] = [
+        (each.update(rollouts, reference), each.weights()) for each in (upper, restored)
+    ]
     finish(results, work_dir)
 
 
-# ---- what the ranks found ------------------------------------------------------------------------------------------
+# ---- what the ranks found ------------------------------------------------------------------------
 
 
 def test_training_moves_the_adapter_and_not_the_reference(results):
@@ -104,7 +118,8 @@ def test_a_resumed_adapter_goes_on_as_if_never_interrupted(results):
 
 
 def test_ranks_agree(runs):
-    one, two = runs[1][0], runs[2][0]
+    one = runs[1][0]
+    two = runs[2][0]
     moved = largest_difference(one["trained"], one["initial"])
     assert largest_difference(one["trained"], two["trained"]) < 0.01 * moved
 
@@ -127,8 +142,11 @@ def test_weights_are_taken_over_and_those_of_another_architecture_refused(result
     assert "not of the same architecture" in results["other architecture"]
 
 
-def test_the_last_layers_are_trained_as_in_a_plain_loop_and_frozen_ones_keep_their_bits(results, model_path):
-    found, expected = results["last layer"], two_updates(model_path, results["rollouts"], trainable_layers=1)
+def test_the_last_layers_are_trained_as_in_a_plain_loop_and_frozen_ones_keep_their_bits(
+    results, model_path
+):
+    found = results["last layer"]
+    expected = two_updates(model_path, results["rollouts"], trainable_layers=1)
     assert_updates_close(found["updates"], expected["updates"])
     assert_weights_close(found["weights"], expected["weights"])
     assert_rows_close(found["scores"], expected["scores"], 5e-5)
@@ -143,7 +161,9 @@ def test_the_last_layers_are_trained_as_in_a_plain_loop_and_frozen_ones_keep_the
 
 def test_a_share_of_the_layers_is_rounded_up(model_path):
     model = train_last_layers(LlamaForCausalLM.from_pretrained(model_path), 0.3)
-    assert {name.split(".")[2] for name, weight in model.named_parameters() if weight.requires_grad} == {"1"}
+    assert {
+        name.split(".")[2] for name, weight in model.named_parameters() if weight.requires_grad
+    } == {"1"}
 
 
 def test_scores_of_several_epochs_are_those_of_the_first(results):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained bias of the PRM's cross-entropy, and several epochs, on one and two gloo ranks, against a plain loop."""
+"""The trained bias of the PRM's cross-entropy, and several epochs, on one and two gloo ranks,
+against a plain loop."""
 
 import prm_rank as base  # isort: skip
 
@@ -50,14 +51,16 @@ def main(model_path, work_dir):
         updates = [updated(prm, rollouts, reference) for _ in range(2)]
         results["variant", name] = {"updates": updates, "weights": prm.weights()}
 
-    # Half of the rollouts are those of an earlier step: each of two mini-batches has its share of both.
+    # Half of the rollouts are those of an earlier step: each of two mini-batches has its share of
+    # both.
     replayed = [7 <= row < base.N_VALID for row in range(base.N_ROWS)]
     prm = base.Prm(model_path, BIAS, mini_batch_size=2)
     prm.worker.start_bias(MEAN_OUTCOME)
     updates = [updated(prm, rollouts, reference, replayed, 8) for _ in range(2)]
     results["replayed"] = {"updates": updates, "weights": prm.weights()}
 
-    # Gradients that are not finite: neither the PRM nor its bias moves, and the next step starts from no gradient.
+    # Gradients that are not finite: neither the PRM nor its bias moves, and the next step starts
+    # from no gradient.
     prm = base.Prm(model_path, BIAS)
     prm.worker.start_bias(MEAN_OUTCOME)
     before = prm.weights()
@@ -65,7 +68,10 @@ def main(model_path, work_dir):
     data[WEIGHT][:] = torch.inf
     prm.worker.train_mini_batch(data)
     after = prm.weights()
-    results["skipped"] = (prm.worker.bias_value(), all(torch.equal(after[name], before[name]) for name in before))
+    results["skipped"] = (
+        prm.worker.bias_value(),
+        all(torch.equal(after[name], before[name]) for name in before),
+    )
     results["after the skipped one"] = updated(prm, rollouts, reference)
     fresh = base.Prm(model_path, BIAS)
     fresh.worker.start_bias(MEAN_OUTCOME)
@@ -85,7 +91,9 @@ def main(model_path, work_dir):
         if steps:
             prm.worker.start_bias(MEAN_OUTCOME)
             updated(prm, rollouts, reference)
-        restored = base.saved_and_restored(prm, Path(work_dir) / f"prm{steps}", model_path, BIAS, step=steps)
+        restored = base.saved_and_restored(
+            prm, Path(work_dir) / f"prm{steps}", model_path, BIAS, step=steps
+        )
         for each in (prm, restored):
             each.worker.start_bias(0.6)
         results["resumed", steps] = [
@@ -97,7 +105,7 @@ def main(model_path, work_dir):
     finish(results, work_dir)
 
 
-# ---- what the ranks found ------------------------------------------------------------------------------------------
+# ---- what the ranks found ------------------------------------------------------------------------
 
 
 START = math.log(0.3 / 0.7)
@@ -130,7 +138,8 @@ def test_it_is_0_at_first_and_the_same_on_all_ranks(runs):
 def test_it_skips_the_steps_that_the_engine_skips(results):
     assert results["skipped"] == (START, True)
     # Nothing of the skipped step is left, neither its gradient nor a moment.
-    after, without = results["after the skipped one"], results["without a skipped one"]
+    after = results["after the skipped one"]
+    without = results["without a skipped one"]
     assert after["bias"] == without["bias"] != START
     assert after["loss"] == without["loss"]
 

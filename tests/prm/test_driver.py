@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM on the driver: its settings, its mini-batches, and what it remembers of earlier updates."""
+"""The PRM on the driver: its settings, its mini-batches, and what it remembers of earlier
+updates."""
 
 import random
 import shutil
@@ -23,15 +24,23 @@ FUSED = "prm.model.use_fused_kernels=true"
 
 @pytest.mark.parametrize(("reference", "temperature"), [("policy", 0.6), ("frozen", 1.0)])
 def test_both_sides_of_the_ratio_have_the_same_temperature(tmp_path, reference, temperature):
-    changes = ["variant=paper", "actor_rollout_ref.rollout.temperature=0.6", f"prm.reference={reference}"]
+    changes = [
+        "variant=paper",
+        "actor_rollout_ref.rollout.temperature=0.6",
+        f"prm.reference={reference}",
+    ]
     assert built(tmp_path, "prime_trainer_cpu", changes).temperature == temperature
 
 
 def test_mini_batches_are_counted_in_prompts(tmp_path):
-    prm = built(tmp_path, "prime_trainer_cpu", ["prm.mini_batch_size=3", "actor_rollout_ref.rollout.n=4"])
+    prm = built(
+        tmp_path, "prime_trainer_cpu", ["prm.mini_batch_size=3", "actor_rollout_ref.rollout.n=4"]
+    )
     assert prm.mini_batch_rows == 12
     keys = [f"{prompt:03d}_{session}_0" for prompt in range(6) for session in range(4)]
-    plan = plan_mini_batches(keys, [False] * 24, [5] * 24, prm.mini_batch_rows, data_parallel_size=1)
+    plan = plan_mini_batches(
+        keys, [False] * 24, [5] * 24, prm.mini_batch_rows, data_parallel_size=1
+    )
     assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
 
 
@@ -61,7 +70,11 @@ def worker_configs(tmp_path, name, overrides):
     [
         ("prime_trainer", [FUSED], (4000, 16000)),
         ("prime_trainer", ["prm.infer_max_token_len_per_gpu=9000"], (4000, 9000)),
-        ("prime_trainer", [FUSED, "prm.use_dynamic_bsz=false", "prm.micro_batch_size_per_gpu=2"], (4000, None)),
+        (
+            "prime_trainer",
+            [FUSED, "prm.use_dynamic_bsz=false", "prm.micro_batch_size_per_gpu=2"],
+            (4000, None),
+        ),
         ("prime_trainer_cpu", [FUSED], (4000, 4000)),
     ],
 )
@@ -75,15 +88,29 @@ def test_the_prm_and_its_reference_have_the_same_budgets(tmp_path, name, overrid
 def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_path):
     overrides = ["prm.optim.lr=3e-5", "prm.checkpoint.load_contents=[model,optimizer]"]
     prm, reference = worker_configs(tmp_path, "prime_trainer_cpu", overrides).values()
-    assert prm.optimizer_config.lr == 3e-5 and prm.checkpoint_config.load_contents == ["model", "optimizer"]
-    assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
+    assert prm.optimizer_config.lr == 3e-5 and prm.checkpoint_config.load_contents == [
+        "model",
+        "optimizer",
+    ]
+    assert (
+        reference.checkpoint_config.save_contents
+        == reference.checkpoint_config.load_contents
+        == ["model"]
+    )
 
 
-@pytest.mark.parametrize(("variant", "streamed"), [("distilled", False), ("on_policy_distillation", True)])
-def test_models_in_the_policys_loss_are_not_copied_from_the_host_in_every_micro_batch(tmp_path, variant, streamed):
+@pytest.mark.parametrize(
+    ("variant", "streamed"), [("distilled", False), ("on_policy_distillation", True)]
+)
+def test_models_in_the_policys_loss_are_not_copied_from_the_host_in_every_micro_batch(
+    tmp_path, variant, streamed
+):
     overrides = [f"variant={variant}", "prm=frozen", "prm.reference=policy"]
     (teacher,) = worker_configs(tmp_path, "prime_trainer", overrides).values()
-    assert teacher.engine_config.forward_only == streamed and teacher.checkpoint_config.save_contents == ["model"]
+    assert (
+        teacher.engine_config.forward_only == streamed
+        and teacher.checkpoint_config.save_contents == ["model"]
+    )
     config = compose_for(tmp_path, "prime_trainer", overrides)
     (average,) = build_average(config.actor_rollout_ref, decay=0.5).models.values()
     assert not average.engine_config.forward_only and average.engine_config.model_dtype == "fp32"
@@ -96,7 +123,10 @@ def test_models_in_the_policys_loss_are_not_copied_from_the_host_in_every_micro_
         ({"replay": 2, "reference": "policy"}, "prm.replay=2 .* prm.reference "),
         ({"replay": 2, "loss": "nca"}, "prm.replay=2 .* prm.loss=nca"),
         ({"bias": 0.05}, "unknown key prm.bias; did you mean bias_lr"),
-        ({"bias_lr": 0.05, "loss": "dpo", "update_mode": "after"}, "prm.bias_lr=0.05 .* prm.loss=dpo"),
+        (
+            {"bias_lr": 0.05, "loss": "dpo", "update_mode": "after"},
+            "prm.bias_lr=0.05 .* prm.loss=dpo",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
@@ -104,7 +134,7 @@ def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
         prm_settings(**changes)
 
 
-# ---- mini-batches: the same for any number of ranks and any order of the rows ---------------------------------------
+# ---- mini-batches: the same for any number of ranks and any order of the rows --------------------
 
 
 @st.composite
@@ -125,9 +155,11 @@ def planned_rows(draw):
 
 
 def mini_batches(plan, keys, mini_batch_size, n_ranks):
-    """Return the keys of each mini-batch, from what each rank is handed, and how many tokens of it each rank gets."""
+    """Return the keys of each mini-batch, from what each rank is handed, and how many tokens of it
+    each rank gets."""
     n_rows = len(keys)
-    share, step = n_rows // n_ranks, mini_batch_size // n_ranks
+    share = n_rows // n_ranks
+    step = mini_batch_size // n_ranks
     result = []
     for number in range(n_rows // mini_batch_size):
         rows = []
@@ -140,13 +172,18 @@ def mini_batches(plan, keys, mini_batch_size, n_ranks):
 
 @given(planned_rows(), st.one_of(st.just(0), st.integers(1, 40)), st.integers(0, 1000))
 def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(data, n_old, seed):
-    """Valid rows and replayed ones are each spread evenly, weigh the same in their mini-batch, and padding nothing."""
+    """Valid rows and replayed ones are each spread evenly, weigh the same in their mini-batch, and
+    padding nothing."""
     keys, padding, lengths, size = data
     count = len(keys) // size
     whole = -(-(size + -(-n_old // count)) // 4) * 4
     every = keys + [f"replay{row:06d}_0_0" for row in range(n_old)]
     every += [f"padmore{row}_0_0" for row in range(count * whole - len(every))]
-    columns = (every, [key.startswith("pad") for key in every], [*lengths, *[7] * (len(every) - len(keys))])
+    columns = (
+        every,
+        [key.startswith("pad") for key in every],
+        [*lengths, *[7] * (len(every) - len(keys))],
+    )
     found = []
     for n_ranks in (1, 2, 4):
         order = random.Random(seed + n_ranks).sample(range(len(every)), len(every))
@@ -155,7 +192,8 @@ def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(d
         plan = plan_mini_batches(*shuffled, whole, n_ranks, old if n_old else None)
         assert sorted(plan.order) == list(range(len(every)))
         weight, number = (
-            dict(zip(shuffled[0], values.tolist(), strict=True)) for values in (plan.weight_B, plan.mini_batch_B)
+            dict(zip(shuffled[0], values.tolist(), strict=True))
+            for values in (plan.weight_B, plan.mini_batch_B)
         )
         found.append((mini_batches(plan, shuffled[0], whole, n_ranks), weight, number))
     assert found[0] == found[1] == found[2]
@@ -170,16 +208,23 @@ def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(d
         assert abs(len(new) - n_valid / count) < 1 and abs(len(replayed) - n_old / count) < 1
         for key in batch:
             counts = key in new or key in replayed
-            assert number[key] == at and weight[key] == pytest.approx(1 / len(new | replayed) if counts else 0.0)
+            assert number[key] == at and weight[key] == pytest.approx(
+                1 / len(new | replayed) if counts else 0.0
+            )
 
 
 @pytest.mark.parametrize("rows, size, ranks", [(6, 4, 1), (8, 4, 3)])
 def test_sizes_that_do_not_divide_are_refused(rows, size, ranks):
-    with pytest.raises(ValueError, match=f"{rows} rows do not divide into mini-batches of {size} over {ranks} ranks"):
-        plan_mini_batches([str(row) for row in range(rows)], [False] * rows, [1] * rows, size, ranks)
+    with pytest.raises(
+        ValueError,
+        match=f"{rows} rows do not divide into mini-batches of {size} over {ranks} ranks",
+    ):
+        plan_mini_batches(
+            [str(row) for row in range(rows)], [False] * rows, [1] * rows, size, ranks
+        )
 
 
-# ---- replay: bounded, and the same after a resume -------------------------------------------------------------------
+# ---- replay: bounded, and the same after a resume ------------------------------------------------
 
 
 def rollout(number):
@@ -231,7 +276,9 @@ def test_what_is_drawn_is_what_was_added(tmp_path):
         for name, value in expected.items():
             assert torch.equal(row[name], value), name
             assert row[name].dtype == value.dtype
-        assert torch.equal(row["input_ids"], torch.cat((expected["prompts"], expected["responses"])))
+        assert torch.equal(
+            row["input_ids"], torch.cat((expected["prompts"], expected["responses"]))
+        )
 
 
 def test_only_the_last_batches_are_remembered(tmp_path):
@@ -266,7 +313,15 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):
         resumed.add(batch_of(range(4 * update, 4 * update + 4)))
     assert len(files(checkpoint)) == 3
     # By chance some are drawn twice in a row, but no draw is another one's.
-    assert len({tuple(sorted(number - 4 * update for number in draw)) for update, draw in enumerate(expected)}) == 4
+    assert (
+        len(
+            {
+                tuple(sorted(number - 4 * update for number in draw))
+                for update, draw in enumerate(expected)
+            }
+        )
+        == 4
+    )
 
 
 def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(tmp_path):
@@ -279,7 +334,9 @@ def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(t
     assert len(files(tmp_path / "prm_replay")) == 3, "a run that only looks changes nothing"
     resumed.add(batch_of([80]))
     assert sorted(numbers_of(resumed.draw(100))) == [0, 1, 2, 3, 80]
-    assert files(tmp_path / "prm_replay") == [f"update_{number:09d}.safetensors" for number in (1, 2)]
+    assert files(tmp_path / "prm_replay") == [
+        f"update_{number:09d}.safetensors" for number in (1, 2)
+    ]
     # A new run in the same folder.
     fresh = replay(tmp_path)
     fresh.add(batch_of([70]))
@@ -288,7 +345,8 @@ def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(t
 
 def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
     filled(tmp_path, 2).save(tmp_path / "checkpoint")
-    resumed, again = replay(tmp_path), replay(tmp_path)
+    resumed = replay(tmp_path)
+    again = replay(tmp_path)
     resumed.load(tmp_path / "checkpoint")
     resumed.save(tmp_path / "next")
     shutil.rmtree(tmp_path / "checkpoint")
@@ -298,5 +356,7 @@ def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
 
 
 def test_a_checkpoint_without_replay_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay=0"):
+    with pytest.raises(
+        FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay=0"
+    ):
         replay(tmp_path).load(tmp_path / "checkpoint" / "prm_replay")

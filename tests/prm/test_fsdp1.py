@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM on FSDP1, verl's ``strategy: fsdp``, with embeddings that are not tied, on two gloo ranks."""
+"""The implicit PRM on FSDP1, verl's ``strategy: fsdp``, with embeddings that are not tied, on two
+gloo ranks."""
 
 import prm_rank as base  # isort: skip
 
@@ -39,7 +40,13 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)
 
 FAST = base.FSDP1 | base.PACKED | base.CHUNKED | base.OFFLOAD
-BF16 = {"prm.engine.mixed_precision": {"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}}
+BF16 = {
+    "prm.engine.mixed_precision": {
+        "param_dtype": "bf16",
+        "reduce_dtype": "fp32",
+        "buffer_dtype": "fp32",
+    }
+}
 VARIANTS = {
     "padded": base.FSDP1,
     "packed, chunked, offload": FAST,
@@ -48,9 +55,17 @@ VARIANTS = {
 }
 FLASH = {
     "flash-attn": base.FSDP1 | flash_attention.FLASH,
-    "flash-attn, packed, Ulysses": base.FSDP1 | base.PACKED | base.OFFLOAD | base.ULYSSES | flash_attention.FLASH,
+    "flash-attn, packed, Ulysses": base.FSDP1
+    | base.PACKED
+    | base.OFFLOAD
+    | base.ULYSSES
+    | flash_attention.FLASH,
 }
-DYNAMIC = {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40, "prm.infer_max_token_len_per_gpu": 40}
+DYNAMIC = {
+    "prm.use_dynamic_bsz": True,
+    "prm.max_token_len_per_gpu": 40,
+    "prm.infer_max_token_len_per_gpu": 40,
+}
 
 
 def gathered_bytes(prm):
@@ -59,11 +74,16 @@ def gathered_bytes(prm):
 
 
 def train_critic(model_path, rollouts, strategy):
-    """Return values of a new critic before and after an update, as verl builds and trains it, and what it logs."""
+    """Return values of a new critic before and after an update, as verl builds and trains it, and
+    what it logs."""
     config = base.engines.configure(model_path, {"critic.strategy": strategy})
     critic = omega_conf_to_dataclass(config.critic)
     critic.engine.max_token_len_per_gpu = critic.engine.infer_max_token_len_per_gpu = 40
-    parts = {"model_config": critic.model, "engine_config": critic.engine, "optimizer_config": critic.optim}
+    parts = {
+        "model_config": critic.model,
+        "engine_config": critic.engine,
+        "optimizer_config": critic.optim,
+    }
     parts |= {"model_type": "value_model", "checkpoint_config": critic.checkpoint}
     worker = TrainingWorker(TrainingWorkerConfig(**parts))
     torch.manual_seed(0)  # of the value head
@@ -78,8 +98,13 @@ def train_critic(model_path, rollouts, strategy):
         return [*response_from_nested(output, base.nested([r["mask"] for r in rollouts])).unbind()]
 
     before = values()
-    fields = {"values": before, "returns": [torch.full(r["mask"].shape, r["label"]) for r in rollouts]}
-    data, _ = base.Prm.batch(alone, rollouts, order, fields, **update_options(len(rollouts), 1, 1.0))
+    fields = {
+        "values": before,
+        "returns": [torch.full(r["mask"].shape, r["label"]) for r in rollouts],
+    }
+    data, _ = base.Prm.batch(
+        alone, rollouts, order, fields, **update_options(len(rollouts), 1, 1.0)
+    )
     metrics = tu.get(worker.train_mini_batch(data), "metrics")
     return before, values(), base.metrics_of(metrics)
 
@@ -87,7 +112,9 @@ def train_critic(model_path, rollouts, strategy):
 def main_of_one_rank(model_path, work_dir):
     allow_fsdp1()
     rollouts = base.build_rollouts()
-    results = {strategy: train_critic(model_path, rollouts, strategy) for strategy in ("fsdp", "fsdp2")}
+    results = {
+        strategy: train_critic(model_path, rollouts, strategy) for strategy in ("fsdp", "fsdp2")
+    }
     prm = base.Prm(model_path, base.FSDP1 | BF16)
     layer = prm.worker.engine.module.model.layers[0].self_attn.q_proj
     prm.update(rollouts, prm.score(rollouts))
@@ -114,29 +141,39 @@ def main(model_path, work_dir):
 
     # Saved, restored into a fresh worker, updated once more; and taken over by the reference.
     results["saved"] = prm.score(rollouts)
-    restored = base.saved_and_restored(prm, Path(work_dir) / "prm", model_path, VARIANTS["last layer"])
-    results["resumed"] = [(each.score(rollouts), each.update(rollouts, reference)) for each in (prm, restored)]
+    restored = base.saved_and_restored(
+        prm, Path(work_dir) / "prm", model_path, VARIANTS["last layer"]
+    )
+    results["resumed"] = [
+        (each.score(rollouts), each.update(rollouts, reference)) for each in (prm, restored)
+    ]
     average_weights(prm.worker.engine, frozen.worker.engine, 0.0)
     results["taken over"] = (frozen.score(rollouts), prm.score(rollouts))
 
-    # The reference scored as the update packs, and in passes of its own; and the first scores of the update.
+    # The reference scored as the update packs, and in passes of its own; and the first scores of
+    # the update.
     packs = FAST | BF16 | DYNAMIC
-    fresh, same = base.Prm(model_path, packs), base.Prm(model_path, packs, role="reference")
-    as_update, otherwise = same.score(rollouts, as_update=True), same.score(rollouts)
+    fresh = base.Prm(model_path, packs)
+    same = base.Prm(model_path, packs, role="reference")
+    as_update = same.score(rollouts, as_update=True)
+    otherwise = same.score(rollouts)
     results["packing"] = (as_update, otherwise, fresh.update_and_score(rollouts, as_update)[1])
 
     flash_attention.install()
     for name, overrides in FLASH.items():
         flash_attention.CALLS.clear()
         prm = base.Prm(model_path, overrides)
-        results["variant", name] = {"initial": prm.score(rollouts), **prm.two_updates(rollouts, reference)}
+        results["variant", name] = {
+            "initial": prm.score(rollouts),
+            **prm.two_updates(rollouts, reference),
+        }
         results["calls", name] = dict(flash_attention.CALLS)
 
     dist.barrier()
     finish(results, work_dir)
 
 
-# ---- what the ranks found ------------------------------------------------------------------------------------------
+# ---- what the ranks found ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +198,8 @@ def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, model_p
 
 
 def test_in_bf16_they_are_off_by_rounding(results, model_path):
-    found, plain = results["variant", "bf16"], two_updates(model_path, results["rollouts"])
+    found = results["variant", "bf16"]
+    plain = two_updates(model_path, results["rollouts"])
     assert 1e-4 < largest_difference(found["initial"], results["reference"]) < 0.05
     for update, expected in zip(found["updates"], plain["updates"], strict=True):
         assert update["loss"] == pytest.approx(expected["loss"], rel=0.03)
@@ -192,7 +230,10 @@ def test_a_restored_prm_makes_the_same_next_update_and_weights_are_taken_over(re
     assert largest_difference(scores, restored_scores) == 0.0
     assert update == restored_update
     taken, source = results["taken over"]
-    assert largest_difference(taken, source) == 0.0 and largest_difference(taken, results["reference"]) > 0.1
+    assert (
+        largest_difference(taken, source) == 0.0
+        and largest_difference(taken, results["reference"]) > 0.1
+    )
 
 
 def test_a_saved_model_is_merged_from_its_shards(results, work_dir):
@@ -209,7 +250,9 @@ def one_rank(model_path, tmp_path_factory):
 
 
 def test_a_critic_is_trained_as_on_fsdp2_where_runs_on_a_cpu_train_it(one_rank):
-    (before, after, metrics), (before_2, after_2, metrics_2) = (one_rank[name] for name in ("fsdp", "fsdp2"))
+    (before, after, metrics), (before_2, after_2, metrics_2) = (
+        one_rank[name] for name in ("fsdp", "fsdp2")
+    )
     assert_rows_close(before, before_2)
     assert_rows_close(after, after_2)
     assert_updates_close([metrics], [metrics_2])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of examples/minimal_prime.py is that of the trainer on verl: gate, advantages, both models after it."""
+"""A step of examples/minimal_prime.py is that of the trainer on verl: gate, advantages, both models
+after it."""
 
 import prm_rank as base  # isort: skip
 
@@ -25,7 +26,10 @@ from small_batch import settings as prime_settings  # noqa: E402
 
 PROGRAM = Path(__file__)
 
-PAD, LR, PRM_LR, BETA = 0, 1e-2, 2e-2, 0.5
+PAD = 0
+LR = 1e-2
+PRM_LR = 2e-2
+BETA = 0.5
 # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
 EPS = 1e-3
 OPTIMISER = {
@@ -34,8 +38,16 @@ OPTIMISER = {
     "prm.optim.lr_scheduler_type": "constant",
     "prm.optim.lr_warmup_steps": 0,
 }
-OF_PRM = OPTIMISER | {"prm.optim.lr": PRM_LR, "prm.optim.weight_decay": 0.0, "prm.optim.clip_grad": 10.0}
-OF_POLICY = OPTIMISER | {"prm.optim.lr": LR, "prm.optim.weight_decay": 0.01, "prm.optim.clip_grad": 1.0}
+OF_PRM = OPTIMISER | {
+    "prm.optim.lr": PRM_LR,
+    "prm.optim.weight_decay": 0.0,
+    "prm.optim.clip_grad": 10.0,
+}
+OF_POLICY = OPTIMISER | {
+    "prm.optim.lr": LR,
+    "prm.optim.weight_decay": 0.01,
+    "prm.optim.clip_grad": 1.0,
+}
 GATE = 0.9
 DISTILLED = {"process__form": "kl", "process__gate": {"decay": 0.8, "start": 0.5}}
 DISTILLED |= {"anchor__fallback": True}
@@ -59,18 +71,27 @@ def rollouts():
 def as_batch(found):
     """Return the same rollouts as examples/minimal_prime.py has them."""
     width, limit = (max(len(r[name]) for r in found) for name in ("prompt", "response"))
-    prompt_BP, response_BT = torch.full((len(found), width), PAD), torch.full((len(found), limit), PAD)
+    prompt_BP = torch.full((len(found), width), PAD)
+    response_BT = torch.full((len(found), limit), PAD)
     mask_BT = torch.zeros(response_BT.shape, dtype=torch.bool)
     for row, r in enumerate(found):
         prompt_BP[row, width - len(r["prompt"]) :] = r["prompt"]
         response_BT[row, : len(r["response"])] = r["response"]
         mask_BT[row, : len(r["response"])] = True
     label_B = torch.tensor([r["label"] for r in found])
-    return Rollouts(prompt_BP, prompt_BP != PAD, response_BT, mask_BT, label_B, torch.arange(len(found)) // 2)
+    return Rollouts(
+        prompt_BP, prompt_BP != PAD, response_BT, mask_BT, label_B, torch.arange(len(found)) // 2
+    )
 
 
 def in_one_file(method, model_path, batch):
-    changes = {"actor.lr": LR, "actor.lr_warmup_steps": 1, "actor.mini_batches": 1, "prm.lr": PRM_LR, "prm.beta": BETA}
+    changes = {
+        "actor.lr": LR,
+        "actor.lr_warmup_steps": 1,
+        "actor.mini_batches": 1,
+        "prm.lr": PRM_LR,
+        "prm.beta": BETA,
+    }
     changes |= {"prm.lr_warmup_steps": 1, "prm.mini_batch_size": len(batch.outcome_B)}
     trainer = Trainer(None, build_settings(method, changes), 0, model_path)
     trainer.gate = ReliabilityGate(0.8, GATE)
@@ -78,13 +99,22 @@ def in_one_file(method, model_path, batch):
         learner.optimizer.param_groups[0]["eps"] = EPS
     with torch.no_grad():
         old_BT = batch.log_probs(batch.logits(trainer.policy.model))
-    batch = batch._replace(old_BT=old_BT, reference_BT=old_BT)  # all models start from the same weights
+    batch = batch._replace(
+        old_BT=old_BT, reference_BT=old_BT
+    )  # all models start from the same weights
     gate, scores = trainer.learn_and_score(batch) if trainer.prm else (0.0, None)
     advantage_BT = trainer.advantages(batch, gate, scores)
     trainer.update_policy(batch, advantage_BT, trainer.kl_targets(batch, gate, scores))
-    found = {"gate": gate, "advantages": advantage_BT, "policy": dict(trainer.policy.model.named_parameters())}
+    found = {
+        "gate": gate,
+        "advantages": advantage_BT,
+        "policy": dict(trainer.policy.model.named_parameters()),
+    }
     if trainer.prm:
-        found |= {"prm": dict(trainer.prm.model.named_parameters()), "bias": float(trainer.prm.bias)}
+        found |= {
+            "prm": dict(trainer.prm.model.named_parameters()),
+            "bias": float(trainer.prm.bias),
+        }
     return found
 
 
@@ -92,9 +122,14 @@ class OnRank:
     """The implicit PRM as a scorer, on the worker of this rank, and what has become of it."""
 
     def __init__(self, method, settings, model_path, found, reference):
-        self.settings, self.found, self.reference = settings, found, reference
+        self.settings = settings
+        self.found = found
+        self.reference = reference
         self.of_paper = method in ("paper", "guarded")
-        more = {"prm.bias_lr": None if self.of_paper else 0.05, "prm.trainable_layers": None if self.of_paper else 0.33}
+        more = {
+            "prm.bias_lr": None if self.of_paper else 0.05,
+            "prm.trainable_layers": None if self.of_paper else 0.33,
+        }
         self.prm = base.Prm(model_path, OF_PRM | more, mini_batch_size=len(found) // 2)
 
     def score_and_update(self, rollouts):
@@ -110,7 +145,8 @@ def padded(rows):
 
 def on_verl(method, keys, model_path, found, batch):
     """Run a step as the trainer does: PRM, gate, advantages, update of the policy."""
-    settings, mask_BT = prime_settings(**keys), batch.mask_BT.float()
+    settings = prime_settings(**keys)
+    mask_BT = batch.mask_BT.float()
     reward_BT = torch.zeros_like(mask_BT)
     reward_BT[torch.arange(len(found)), mask_BT.sum(-1).long() - 1] = batch.outcome_B
     trained = test_policy_loss.policy(model_path, OF_POLICY, len(found) // 2)
@@ -118,9 +154,16 @@ def on_verl(method, keys, model_path, found, batch):
     nobody = RolloutStore(KVBatchMeta())
     rollouts = of_trainer.Rollouts(nobody, [], mask_BT, reward_BT, batch.outcome_B, batch.group_B)
     # All models start from the same weights.
-    scorer = OnRank(method, settings, model_path, found, old_log_probs) if settings.process else None
-    step = prime_step(rollouts, scorer, ReliabilityGate(0.8, GATE) if settings.gate else None, settings)
-    result = {"gate": step.metrics.get("prime/gate/value", 1.0 if scorer else 0.0), "advantages": step.advantage_BT}
+    scorer = (
+        OnRank(method, settings, model_path, found, old_log_probs) if settings.process else None
+    )
+    step = prime_step(
+        rollouts, scorer, ReliabilityGate(0.8, GATE) if settings.gate else None, settings
+    )
+    result = {
+        "gate": step.metrics.get("prime/gate/value", 1.0 if scorer else 0.0),
+        "advantages": step.advantage_BT,
+    }
     if scorer:
         result |= {"prm": scorer.prm.weights(), "bias": scorer.prm.worker.bias_value() or 0.0}
     if settings.distils:
@@ -142,7 +185,7 @@ def main(model_path, work_dir):
     finish(results, work_dir)
 
 
-# ---- what the ranks found ------------------------------------------------------------------------------------------
+# ---- what the ranks found ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -159,5 +202,7 @@ def test_one_batch_through_both(results, variant):
     for model in ("prm", "policy"):
         assert (model in minimal) == (model in verl)
         for name, weight in minimal.get(model, {}).items():
-            torch.testing.assert_close(weight, verl[model][name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                weight, verl[model][name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
+            )
     assert minimal.get("bias", 0.0) == pytest.approx(verl.get("bias", 0.0), abs=1e-5)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss with a pull toward other models, on verl's engines, against a plain loop over transformers."""
+"""verl's policy loss with a pull toward other models, on verl's engines, against a plain loop over
+transformers."""
 
 import prm_rank as base  # isort: skip
 
@@ -36,7 +37,10 @@ VARIANTS = {
     "fsdp1": (BOTH, base.FSDP1, base.FSDP1),
     "fsdp1, packed, offloaded": (BOTH, *[base.FSDP1 | base.PACKED | base.OFFLOAD] * 2),
     # The last one: flash-attn's stand-in stays.
-    "flash-attn, packed, Ulysses": (BOTH, *[flash_attention.FLASH | base.PACKED | base.ULYSSES] * 2),
+    "flash-attn, packed, Ulysses": (
+        BOTH,
+        *[flash_attention.FLASH | base.PACKED | base.ULYSSES] * 2,
+    ),
 }
 
 
@@ -74,18 +78,24 @@ def main(policy_path, prm_path, average_path, work_dir):
         register_engine("average", average.worker.engine)
         base.Prm(prm_path, of_prm)  # registered as the PRM by itself
         updates = [update(trained, rollouts, old_log_probs, coefficients) for _ in range(2)]
-        results["variant", name] = {"coefficients": coefficients, "updates": updates, "weights": trained.weights()}
+        results["variant", name] = {
+            "coefficients": coefficients,
+            "updates": updates,
+            "weights": trained.weights(),
+        }
 
     # The average moves toward the trained policy, and is saved and restored.
     before = average.weights()
     average_weights(trained.worker.engine, average.worker.engine, 0.75)
     results["average"] = (before, trained.weights(), average.weights())
-    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, of_policy, role="average")
+    restored = base.saved_and_restored(
+        average, Path(work_dir) / "average", policy_path, of_policy, role="average"
+    )
     results["restored average"] = restored.weights()
     finish(results, work_dir)
 
 
-# ---- what the ranks found ------------------------------------------------------------------------------------------
+# ---- what the ranks found ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -121,22 +131,34 @@ def distributions(model, rollout):
 
 
 def two_updates(paths, results, coefficients):
-    """Return PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
+    """Return PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a
+    mini-batch."""
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
-    old_of = {r["key"]: old for r, old in zip(results["rollouts"], results["old_log_probs"], strict=True)}
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3
+    )
+    old_of = {
+        r["key"]: old for r, old in zip(results["rollouts"], results["old_log_probs"], strict=True)
+    }
     updates = []
     for update in range(2):
-        optimizer.param_groups[0]["lr"] = 1e-2 * (1 + torch.cos(torch.tensor(torch.pi * update / 10)).item()) / 2
-        losses, norms, kls = [], [], {name: [] for name in coefficients}
+        optimizer.param_groups[0]["lr"] = (
+            1e-2 * (1 + torch.cos(torch.tensor(torch.pi * update / 10)).item()) / 2
+        )
+        losses = []
+        norms = []
+        kls = {name: [] for name in coefficients}
         for batch in mini_batches(results["rollouts"]):
             optimizer.zero_grad()
             tokens = sum(int(r["mask"].sum()) for r in batch)
-            total, kl_sums = 0.0, dict.fromkeys(coefficients, 0.0)
+            total = 0.0
+            kl_sums = dict.fromkeys(coefficients, 0.0)
             for r in batch:
                 log_pi_TV = distributions(policy, r)
-                ratio_T = (log_pi_TV.gather(1, r["response"][:, None])[:, 0] - old_of[r["key"]]).exp()
+                ratio_T = (
+                    log_pi_TV.gather(1, r["response"][:, None])[:, 0] - old_of[r["key"]]
+                ).exp()
                 advantage = r["label"] - 0.5
                 token_T = torch.maximum(-advantage * ratio_T, -advantage * ratio_T.clamp(0.8, 1.2))
                 if advantage < 0:
@@ -166,13 +188,19 @@ def test_losses_gradients_and_weights_equal_a_plain_loop(paths, results, variant
     assert_updates_close(found["updates"], updates)
     for name in coefficients:
         values = [float(value) for update in found["updates"] for value in update[f"kl_to_{name}"]]
-        assert values == pytest.approx([value for update in updates for value in update["kl"][name]], rel=1e-4)
-    assert not any(f"kl_to_{name}" in found["updates"][0] for name in {"prm", "average"} - set(coefficients))
+        assert values == pytest.approx(
+            [value for update in updates for value in update["kl"][name]], rel=1e-4
+        )
+    assert not any(
+        f"kl_to_{name}" in found["updates"][0] for name in {"prm", "average"} - set(coefficients)
+    )
     assert_weights_close(found["weights"], weights, tolerance=3e-5)
 
 
 def test_the_average_moves_and_is_restored(results):
     before, policy, after = results["average"]
     for name, weight in after.items():
-        torch.testing.assert_close(weight, 0.75 * before[name] + 0.25 * policy[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            weight, 0.75 * before[name] + 0.25 * policy[name], atol=1e-6, rtol=1e-5
+        )
         assert torch.equal(results["restored average"][name], weight)

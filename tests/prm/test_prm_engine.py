@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM on verl's FSDP2 engine, on one and on two gloo ranks, against a plain loop over transformers."""
+"""The implicit PRM on verl's FSDP2 engine, on one and on two gloo ranks, against a plain loop over
+transformers."""
 
 import prm_rank as base  # isort: skip
 
@@ -9,7 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from gloo_ranks import finish
-from plain_prm import assert_rows_close, assert_updates_close, assert_weights_close, mini_batches, two_updates
+from plain_prm import (
+    assert_rows_close,
+    assert_updates_close,
+    assert_weights_close,
+    mini_batches,
+    two_updates,
+)
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 PROGRAM = Path(__file__)
@@ -33,17 +40,24 @@ def main(model_path, work_dir):
 
     for name, overrides in VARIANTS.items():
         prm = base.Prm(model_path, overrides)
-        results["variant", name] = {"initial": prm.score(rollouts), **prm.two_updates(rollouts, reference)}
+        results["variant", name] = {
+            "initial": prm.score(rollouts),
+            **prm.two_updates(rollouts, reference),
+        }
 
     # Other padding, and rows in another order: nothing may change.
-    others = [dict(r, prompt=r["prompt"].flip(0), label=1.0) if r["padding"] else r for r in rollouts][::-1]
+    others = [
+        dict(r, prompt=r["prompt"].flip(0), label=1.0) if r["padding"] else r for r in rollouts
+    ][::-1]
     prm = base.Prm(model_path)
     updates = [prm.update(others, reference[::-1]) for _ in range(2)]
     results["other padding, reversed"] = {"updates": updates, "weights": prm.weights()}
 
     # `interleaved` against `after`: score, then update.
-    after, interleaved = base.Prm(model_path), base.Prm(model_path)
-    scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
+    after = base.Prm(model_path)
+    interleaved = base.Prm(model_path)
+    scores_after = after.score(rollouts)
+    updated_after = after.update(rollouts, reference)
     updated, scores = interleaved.update_and_score(rollouts, reference)
     results["after"] = (scores_after, updated_after, after.weights())
     results["interleaved"] = (scores, updated, interleaved.weights())
@@ -51,26 +65,30 @@ def main(model_path, work_dir):
 
     # Models whose output layer is their embeddings: full ones, and with adapters.
     tied_path = Path(work_dir) / f"tied{os.environ['RANK']}"
-    LlamaForCausalLM.from_pretrained(model_path, tie_word_embeddings=True).save_pretrained(tied_path)
+    LlamaForCausalLM.from_pretrained(model_path, tie_word_embeddings=True).save_pretrained(
+        tied_path
+    )
     AutoTokenizer.from_pretrained(model_path).save_pretrained(tied_path)
     for overrides in ({}, base.LORA):
         pair = [base.Prm(tied_path, overrides | words) for words in ({}, base.CHUNKED)]
         moved = [prm.update_and_score(rollouts, reference)[0]["grad_norm"] for prm in pair]
         results["tied", bool(overrides)] = (moved, [prm.score(rollouts) for prm in pair])
 
-    # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
+    # Saved after one update, restored into a fresh worker, updated once more: as if never
+    # interrupted.
     prm = base.Prm(model_path)
     first = prm.update(rollouts, reference)
     restored = base.saved_and_restored(prm, Path(work_dir) / "prm", model_path)
     results["resumed"] = [
-        (each.score(rollouts), each.update(rollouts, reference), each.weights()) for each in (prm, restored)
+        (each.score(rollouts), each.update(rollouts, reference), each.weights())
+        for each in (prm, restored)
     ]
     results["first update"] = first
 
     finish(results, work_dir)
 
 
-# ---- what the ranks found ------------------------------------------------------------------------------------------
+# ---- what the ranks found ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +99,8 @@ def plain(model_path, runs):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, plain, variant):
     found = results["variant", variant]
-    # Untrained it equals its reference: bit for bit when both run with the same batches, else to rounding.
+    # Untrained it equals its reference: bit for bit when both run with the same batches, else to
+    # rounding.
     same = variant == "micro-batches of 2"
     for row, reference in zip(found["initial"], results["reference"], strict=True):
         assert torch.equal(row, reference) if same else torch.allclose(row, reference, atol=1e-5)
@@ -99,7 +118,8 @@ def test_tied_models_are_scored_and_updated_alike_without_logits(results, adapte
 
 
 def test_contents_of_padding_and_the_order_of_rows_change_nothing(results):
-    expected, found = results["variant", "micro-batches of 2"], results["other padding, reversed"]
+    expected = results["variant", "micro-batches of 2"]
+    found = results["other padding, reversed"]
     assert_updates_close(found["updates"], expected["updates"])
     assert_weights_close(found["weights"], expected["weights"])
 
@@ -118,11 +138,16 @@ def test_interleaved_scores_later_mini_batches_with_a_prm_that_has_moved(results
 
 
 def test_the_frozen_reference_stays_as_it_was(results):
-    assert all(torch.equal(a, b) for a, b in zip(results["reference"], results["reference at the end"], strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(results["reference"], results["reference at the end"], strict=True)
+    )
 
 
 def test_a_restored_prm_makes_the_same_next_update(results):
-    (scores, update, weights), (restored_scores, restored_update, restored_weights) = results["resumed"]
+    (scores, update, weights), (restored_scores, restored_update, restored_weights) = results[
+        "resumed"
+    ]
     assert all(torch.equal(a, b) for a, b in zip(scores, restored_scores, strict=True))
     assert restored_update == update
     assert update["lr"] != results["first update"]["lr"], "the schedule has moved on"

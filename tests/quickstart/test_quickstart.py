@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart: data in verl's schemas, tokenizer, model and warm start, evaluation, process scores, report."""
+"""The quickstart: data in verl's schemas, tokenizer, model and warm start, evaluation, process
+scores, report."""
 
 import math
 import random
@@ -34,7 +35,8 @@ from recipes.quickstart.run_report import render_transcripts
 from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.transcript_page import color
 
-QUESTION, ANSWER = "3*9+6?", r"3*9=7;7+6=3;\boxed{3}"
+QUESTION = "3*9+6?"
+ANSWER = r"3*9=7;7+6=3;\boxed{3}"
 CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
 SIZES = {"train": 60, "val": 20, "test": 40, "sft": 300}
 
@@ -49,11 +51,16 @@ def run_dir(tmp_path_factory):
         build_model(build_tokenizer(), seed).save_pretrained(folder / name)
         build_tokenizer().save_pretrained(folder / name)
     for when, name in (("before", "sft"), ("after", "policy")):
-        write_json(folder / f"evaluation_{when}.json", evaluate(folder / name, folder / "data" / "test.parquet"))
+        write_json(
+            folder / f"evaluation_{when}.json",
+            evaluate(folder / name, folder / "data" / "test.parquet"),
+        )
     data = {"prime/accuracy/before_filter": 0.5, "prm/pair_accuracy/before_update": 0.6}
     write_json_lines(folder / "metrics.jsonl", [{"step": step, "data": data} for step in (1, 2, 3)])
     (folder / "seconds.tsv").write_text("prime\t60\n")
-    config = compose_config("prime_trainer_cpu", ["actor_rollout_ref.model.path=sft", "prime.whitening=false"])
+    config = compose_config(
+        "prime_trainer_cpu", ["actor_rollout_ref.model.path=sft", "prime.whitening=false"]
+    )
     (folder / "hydra" / ".hydra").mkdir(parents=True)
     OmegaConf.save(config, folder / "hydra" / ".hydra" / "config.yaml")
     return folder
@@ -79,7 +86,9 @@ def tokenize(tokenizer, text):
 
 
 def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
-    rows = {split: pq.read_table(run_dir / "data" / f"{split}.parquet").to_pylist() for split in SIZES}
+    rows = {
+        split: pq.read_table(run_dir / "data" / f"{split}.parquet").to_pylist() for split in SIZES
+    }
     for split in ("train", "val", "test"):
         for index, row in enumerate(rows[split]):
             problem = task.parse_prompt(row["prompt"][0]["content"])
@@ -91,10 +100,15 @@ def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
                 "extra_info": {"split": split, "index": index},
             }
     turns = [[message["content"] for message in row["messages"]] for row in rows["sft"]]
-    right = [task.outcome_reward(answer, str(task.parse_prompt(question).answer)) for question, answer in turns]
+    right = [
+        task.outcome_reward(answer, str(task.parse_prompt(question).answer))
+        for question, answer in turns
+    ]
     # Some demonstrations are wrong on purpose.
     assert 0.05 < sum(right) / len(right) < 0.6
-    prompts = [row["prompt"][0]["content"] for split in ("train", "val", "test") for row in rows[split]]
+    prompts = [
+        row["prompt"][0]["content"] for split in ("train", "val", "test") for row in rows[split]
+    ]
     prompts += [question for question, _ in turns]
     assert len(set(prompts)) == len(prompts) == sum(SIZES.values())
     assert read_json(run_dir / "data" / "data.json")["rows"] == SIZES
@@ -105,8 +119,17 @@ def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
     prompt = chat_ids(tokenizer, CONVERSATION[:1], add_generation_prompt=True)
     assert prompt == [VOCABULARY.index(token) for token in ["<bos>", *QUESTION]]
     whole = chat_ids(tokenizer, CONVERSATION)
-    assert tokenizer.convert_ids_to_tokens(whole) == ["<bos>", *QUESTION, *ANSWER[:12], "\\boxed{", "3", "}", "<eos>"]
-    # verl's SFT data set renders every turn alone, after removing what it takes for a system prompt.
+    assert tokenizer.convert_ids_to_tokens(whole) == [
+        "<bos>",
+        *QUESTION,
+        *ANSWER[:12],
+        "\\boxed{",
+        "3",
+        "}",
+        "<eos>",
+    ]
+    # verl's SFT data set renders every turn alone, after removing what it takes for a system
+    # prompt.
     assert extract_system_prompt_and_generation(tokenizer) == ([], [])
     assert sum((chat_ids(tokenizer, [message]) for message in CONVERSATION), []) == whole
     (example,) = examples([CONVERSATION], tokenizer)
@@ -115,15 +138,21 @@ def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
 
 
 def test_responses_round_trip_and_other_text_is_an_error(tokenizer):
-    rng, misconceptions = random.Random(0), demonstrators.draw_misconceptions(0.25, 0)
+    rng = random.Random(0)
+    misconceptions = demonstrators.draw_misconceptions(0.25, 0)
     for problem in task.generate_problems("test", 50, seed=0):
         written = demonstrators.demonstrate(problem, misconceptions, rng)
-        assert tokenizer.decode(tokenize(tokenizer, written).token_ids, skip_special_tokens=True) == written
+        assert (
+            tokenizer.decode(tokenize(tokenizer, written).token_ids, skip_special_tokens=True)
+            == written
+        )
     with pytest.raises(Exception, match="WordLevel"):
         tokenizer("3 * 9")
 
 
-@pytest.mark.parametrize(("within", "lengths"), [(1, [30] * 10 + [36] * 7), (8, [29, 30, 31, 32, 32] * 2 + [36] * 7)])
+@pytest.mark.parametrize(
+    ("within", "lengths"), [(1, [30] * 10 + [36] * 7), (8, [29, 30, 31, 32, 32] * 2 + [36] * 7)]
+)
 def test_batches_hold_one_length_and_cover_the_data_once_an_epoch(within, lengths):
     batches = draw_batches(lengths, batch_size=3, count=7, seed=0, within=within)
     assert len(batches) == 7 and {len(batch) for batch in batches} == {3}
@@ -136,33 +165,57 @@ def test_batches_hold_one_length_and_cover_the_data_once_an_epoch(within, length
 def test_grades_count_answers_and_steps_apart():
     problems = [HeldOutProblem(QUESTION, "3"), HeldOutProblem("3*9+6-1?", "2")]
     texts = {r"3*9=8;8+6=4;\boxed{4}": True, r"3*9=7;7+6=3;3-1=2;\boxed{2}": False}
-    graded = grade(problems, [EvaluatedResponse([], text, finished) for text, finished in texts.items()])
+    graded = grade(
+        problems, [EvaluatedResponse([], text, finished) for text, finished in texts.items()]
+    )
     assert (graded["accuracy"], graded["outcomes"], graded["finished"]) == (0.5, "01", 0.5)
-    assert graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2)) and graded["steps_right"] == 4 / 5
+    assert (
+        graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2))
+        and graded["steps_right"] == 4 / 5
+    )
 
 
 def test_responses_depend_on_the_seed_alone(model, tokenizer):
-    problems = [HeldOutProblem(problem.prompt, "") for problem in task.generate_problems("test", 4, 0)]
+    problems = [
+        HeldOutProblem(problem.prompt, "") for problem in task.generate_problems("test", 4, 0)
+    ]
     first = respond(model, tokenizer, problems, temperature=1.0, seed=1)
     assert first[:2] == respond(model, tokenizer, problems[:2], temperature=1.0, seed=1)
     assert first != respond(model, tokenizer, problems, temperature=1.0, seed=2)
 
 
-def test_rewards_are_beta_times_the_log_ratio_and_steps_are_found_among_the_tokens(model, tokenizer):
-    response, prm = tokenize(tokenizer, r"3*9=7;7+6=4;\boxed{4}"), build_model(tokenizer, seed=1).eval()
-    scored = score_response(prm, model, tokenizer, HeldOutProblem(QUESTION, "3"), response, beta=0.5)
+def test_rewards_are_beta_times_the_log_ratio_and_steps_are_found_among_the_tokens(
+    model, tokenizer
+):
+    response = tokenize(tokenizer, r"3*9=7;7+6=4;\boxed{4}")
+    prm = build_model(tokenizer, seed=1).eval()
+    scored = score_response(
+        prm, model, tokenizer, HeldOutProblem(QUESTION, "3"), response, beta=0.5
+    )
     ids = chat_ids(tokenizer, CONVERSATION[:1]) + response.token_ids
     for place, piece in enumerate(scored.pieces, start=1 + len(QUESTION)):
-        one, other = (m(torch.tensor([ids[:place]])).logits[0, -1].log_softmax(-1)[ids[place]] for m in (prm, model))
+        one, other = (
+            m(torch.tensor([ids[:place]])).logits[0, -1].log_softmax(-1)[ids[place]]
+            for m in (prm, model)
+        )
         assert piece.reward == pytest.approx(0.5 * float(one - other), abs=1e-5)
-    assert "".join(piece.text for piece in scored.pieces) == response.text + "<eos>" and not scored.right
-    assert {place: p.right for place, p in enumerate(scored.pieces) if p.right is not None} == {4: True, 10: False}
+    assert (
+        "".join(piece.text for piece in scored.pieces) == response.text + "<eos>"
+        and not scored.right
+    )
+    assert {place: p.right for place, p in enumerate(scored.pieces) if p.right is not None} == {
+        4: True,
+        10: False,
+    }
     assert "".join(piece.text for piece in scored.pieces if piece.wrong) == "7+6=4;"
 
 
 def scored_response(*rewards, text="x"):
     """Return a wrong response whose first step is right and the second wrong."""
-    pieces = [Piece(text, reward, right, not right) for reward, right in zip(rewards, (True, False), strict=True)]
+    pieces = [
+        Piece(text, reward, right, not right)
+        for reward, right in zip(rewards, (True, False), strict=True)
+    ]
     return ScoredResponse(HeldOutProblem(text, text), text, False, pieces)
 
 
@@ -174,12 +227,26 @@ def test_step_statistics_of_a_prm_that_finds_the_mistake_and_of_a_blind_one(rewa
 
 
 def test_hostile_text_is_shown_and_not_interpreted():
-    hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7 }}</span></div></main>"
+    hostile = (
+        "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7"
+        " }}</span></div></main>"
+    )
     response = scored_response(0.1, -0.1, text=hostile)
-    page = render_transcripts([hostile], {hostile: step_statistics([response])}, {hostile: [response]}, {})
-    assert "<script" not in page and "<img" not in page and page.count("</main>") == 1 and escape(hostile) in page
+    page = render_transcripts(
+        [hostile], {hostile: step_statistics([response])}, {hostile: [response]}, {}
+    )
+    assert (
+        "<script" not in page
+        and "<img" not in page
+        and page.count("</main>") == 1
+        and escape(hostile) in page
+    )
     assert page.count('<span class="wrong"') == 1 and "1 of 2 steps wrong" in page
-    assert color(0.0) == "#ffffff" and color(1.0) == color(7.0) == "#2166ac" and color(-1.0) == "#d66014"
+    assert (
+        color(0.0) == "#ffffff"
+        and color(1.0) == color(7.0) == "#2166ac"
+        and color(-1.0) == "#d66014"
+    )
 
 
 def test_transcripts_and_eval_print_the_probability_of_the_prms_description():
@@ -198,15 +265,29 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=16\n")
     summary = report(run_dir)
     assert read_json(run_dir / "summary.json") == summary
-    promised = {"accuracy_before", "accuracy_after", "standard_error", "n_problems", "steps", "seconds", "versions"}
-    assert promised | {"seed", "settings", "greedy", "process_rewards", "steps_right_after"} <= summary.keys()
+    promised = {
+        "accuracy_before",
+        "accuracy_after",
+        "standard_error",
+        "n_problems",
+        "steps",
+        "seconds",
+        "versions",
+    }
+    assert (
+        promised | {"seed", "settings", "greedy", "process_rewards", "steps_right_after"}
+        <= summary.keys()
+    )
     assert (summary["n_problems"], summary["steps"], summary["seed"]) == (40, 3, 7)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
     assert (run_dir / "transcripts.html").read_text().count('<div class="transcript') == 40 + 12
     said = text(run_dir, summary)
     assert "gain" in said and all(f"  {label}" in said for label in LABELS.values())
-    assert "of PRIME, variant distilled (changed: prime.whitening=false), one seed (± standard error over pr" in said
+    assert (
+        "of PRIME, variant distilled (changed: prime.whitening=false), one seed (± standard error"
+        " over pr" in said
+    )
     # Stored runs are those of the task as it is.
     (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=8\n")
     assert report(run_dir)["stored_runs"] == []

@@ -14,7 +14,8 @@ from prime_ext.config.compose import compose_config
 from prime_ext.plan.run import plan_run
 from prime_ext.preflight.check import check_config
 
-# Stand-ins that write down what they are called with. `ray start --block` runs until it is told to end.
+# Stand-ins that write down what they are called with. `ray start --block` runs until it is told to
+# end.
 LOG = '#!/usr/bin/env bash\necho "$(basename "$0") $*" >> "$CALLS"\n'
 BLOCK = """#!/usr/bin/env bash
 trap 'echo "ended $*" >> "$CALLS"; exit 0' TERM
@@ -22,7 +23,8 @@ echo "$(basename "$0") $*" >> "$CALLS"
 echo "Ray runtime started."
 while :; do sleep 0.05; done
 """
-# Like wait_for_nodes, it waits for the number of nodes in its fourth word, whether it gives up then or not.
+# Like wait_for_nodes, it waits for the number of nodes in its fourth word, whether it gives up then
+# or not.
 WAIT_FOR_NODES = """
 if [[ -n "${SLURM_JOB_ID:-}" ]]; then
     until (($(grep -c "^srun" "$CALLS") >= $4)); do sleep 0.05; done
@@ -44,12 +46,27 @@ class Machine:
     """A folder of stand-ins, and what was called."""
 
     def __init__(self, folder):
-        self.folder, self.calls_file = folder, folder / "calls"
+        self.folder = folder
+        self.calls_file = folder / "calls"
         for name, text in STAND_INS.items():
             self.write(name, text)
-        own = {"CALLS": str(self.calls_file), "PYTHON": f"{folder}/python", "PATH": f"{folder}:{os.environ['PATH']}"}
-        known = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "NNODES", "N_GPUS")}
-        self.environment = {**known, **own, **JOB, "NO_NODES": "never", "SLURM_SUBMIT_DIR": str(RECIPES.parent)}
+        own = {
+            "CALLS": str(self.calls_file),
+            "PYTHON": f"{folder}/python",
+            "PATH": f"{folder}:{os.environ['PATH']}",
+        }
+        known = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RAY_ADDRESS", "NNODES", "N_GPUS")
+        }
+        self.environment = {
+            **known,
+            **own,
+            **JOB,
+            "NO_NODES": "never",
+            "SLURM_SUBMIT_DIR": str(RECIPES.parent),
+        }
 
     def write(self, name, text):
         path = self.folder / name
@@ -59,7 +76,9 @@ class Machine:
 
     def start(self, *words, **knobs):
         command = ["bash", str(RECIPES / "multi_node" / "slurm.sbatch.sh"), *map(str, words)]
-        return subprocess.Popen(command, env={**self.environment, **knobs}, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(
+            command, env={**self.environment, **knobs}, stdout=subprocess.DEVNULL
+        )
 
     def calls(self):
         return self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
@@ -73,11 +92,17 @@ def machine(tmp_path):
 def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
     recipe = machine.write("recipe", RECIPE)
     assert machine.start(recipe, "a=1").wait(600) == 0
-    step, end = "srun --overlap --nodes=1 --ntasks=1", "--num-gpus=8 --block --disable-usage-stats"
-    ray, address = machine.folder / "ray", "10.0.0.7:20041"
+    step = "srun --overlap --nodes=1 --ntasks=1"
+    end = "--num-gpus=8 --block --disable-usage-stats"
+    ray = machine.folder / "ray"
+    address = "10.0.0.7:20041"
     start = "start --head --node-ip-address=10.0.0.7 --port=20041 --include-dashboard=false"
-    workers = {f"{step} --nodelist={node} {ray} start --address={address} {end}" for node in ("n1", "n2")}
-    first, third = (f"python -m recipes.multi_node.wait_for_nodes {address} {n} 600" for n in (1, 3))
+    workers = {
+        f"{step} --nodelist={node} {ray} start --address={address} {end}" for node in ("n1", "n2")
+    }
+    first, third = (
+        f"python -m recipes.multi_node.wait_for_nodes {address} {n} 600" for n in (1, 3)
+    )
     calls = machine.calls()
     assert calls[0] == "scontrol show hostnames n[0-2]"
     # The head and the wait for it start together.
@@ -87,12 +112,18 @@ def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
     assert [call.split()[0] for call in calls[8:]] == ["ended"] * 3
 
 
-@pytest.mark.parametrize(("knobs", "status", "runs"), [({}, 7, True), ({"NO_NODES": "3"}, 1, False)])
-def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ray(machine, knobs, status, runs):
+@pytest.mark.parametrize(
+    ("knobs", "status", "runs"), [({}, 7, True), ({"NO_NODES": "3"}, 1, False)]
+)
+def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ray(
+    machine, knobs, status, runs
+):
     recipe = machine.write("recipe", RECIPE + "exit 7\n")
     assert machine.start(recipe, **knobs).wait(600) == status
     calls = machine.calls()
-    assert any(call.startswith("recipe") for call in calls) == runs and not any("requeue" in call for call in calls)
+    assert any(call.startswith("recipe") for call in calls) == runs and not any(
+        "requeue" in call for call in calls
+    )
     assert sum(call.startswith("ended") for call in calls) == 3
 
 
@@ -105,8 +136,13 @@ def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ra
         (signal.SIGTERM, {}, 143, []),
     ],
 )
-def test_near_the_time_limit_the_recipe_is_told_and_the_job_queued_again(machine, sent, knobs, status, again):
-    on_term = 'trap \'echo told >> "$CALLS"; exit 1\' TERM\necho ready >> "$CALLS"\nwhile :; do sleep 0.05; done\n'
+def test_near_the_time_limit_the_recipe_is_told_and_the_job_queued_again(
+    machine, sent, knobs, status, again
+):
+    on_term = (
+        'trap \'echo told >> "$CALLS"; exit 1\' TERM\necho ready >> "$CALLS"\nwhile :; do sleep'
+        " 0.05; done\n"
+    )
     process = machine.start(machine.write("recipe", RECIPE + on_term), **knobs)
     end = time.monotonic() + 600
     while "ready" not in machine.calls():
@@ -127,13 +163,21 @@ def test_the_policy_can_be_on_megatron_and_the_prm_is_not(tmp_path):
     overrides, _ = overrides_of(call, "prime_ext.train")
     config = compose_config("prime_trainer", overrides)
     assert check_config(config) == []
-    assert (config.actor_rollout_ref.actor.strategy, config.prm.engine.strategy) == ("megatron", "fsdp2")
+    assert (config.actor_rollout_ref.actor.strategy, config.prm.engine.strategy) == (
+        "megatron",
+        "fsdp2",
+    )
     assert config.actor_rollout_ref.actor.megatron.param_offload and config.prm.engine.param_offload
     with pytest.raises(SettingsError, match="megatron"):
         plan_run(config, None)
     with pytest.raises(SettingsError, match="^prm.engine.strategy must be 'fsdp'"):
         compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"])
-    # 8 ranks in groups of 4 that share the weights: 2 data-parallel ones, which 3 rollouts do not divide over.
-    odd = ["actor_rollout_ref.rollout.n=3", "actor_rollout_ref.actor.ppo_mini_batch_size=1", "prm.mini_batch_size=8"]
+    # 8 ranks in groups of 4 that share the weights: 2 data-parallel ones, which 3 rollouts do not
+    # divide over.
+    odd = [
+        "actor_rollout_ref.rollout.n=3",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        "prm.mini_batch_size=8",
+    ]
     (line,) = check_config(compose_config("prime_trainer", [*overrides, *odd]))
     assert "do not divide over 2 data-parallel ranks" in line

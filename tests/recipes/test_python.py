@@ -18,7 +18,8 @@ SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 
 @pytest.fixture
 def find(tmp_path):
-    """Return a function for the choice of a recipe where only the interpreters in some folders have verl."""
+    """Return a function for the choice of a recipe where only the interpreters in some folders have
+    verl."""
 
     def find(*folders, script=SCRIPT, **environment):
         for folder in ("system", ".venv", "active"):
@@ -26,7 +27,11 @@ def find(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"#!/bin/sh\nexit {int(folder not in folders)}\n")
             path.chmod(0o755)
-        known = {"PATH": f"{tmp_path}/system/bin:/usr/bin:/bin", "PROJECT_ROOT": str(tmp_path), **environment}
+        known = {
+            "PATH": f"{tmp_path}/system/bin:/usr/bin:/bin",
+            "PROJECT_ROOT": str(tmp_path),
+            **environment,
+        }
         command = ["bash", "-c", script, "recipes/run.sh"]
         return subprocess.run(command, env=known, capture_output=True, text=True, check=False)
 
@@ -36,14 +41,17 @@ def find(tmp_path):
 @pytest.mark.parametrize(
     ("have_verl", "environment", "chosen"),
     [
-        # The repository's own; an active one comes first if it has verl; what is named is taken as it is.
+        # The repository's own; an active one comes first if it has verl; what is named is taken as
+        # it is.
         ([".venv"], {}, ".venv"),
         ([".venv", "active"], {"VIRTUAL_ENV": "active"}, "active"),
         ([".venv"], {"CONDA_PREFIX": "active"}, ".venv"),
         ([".venv"], {"PYTHON": "active/bin/python"}, "active"),
     ],
 )
-def test_the_first_interpreter_with_verl_runs_a_recipe(tmp_path, find, have_verl, environment, chosen):
+def test_the_first_interpreter_with_verl_runs_a_recipe(
+    tmp_path, find, have_verl, environment, chosen
+):
     done = find(*have_verl, **{name: f"{tmp_path}/{value}" for name, value in environment.items()})
     assert done.stdout.strip() == f"{tmp_path}/{chosen}/bin/python"
 
@@ -55,11 +63,14 @@ HAS_ALL = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
 
 @pytest.mark.parametrize(
     ("linked", "python", "status", "said"),
-    [(True, LACKS, 2, "it lacks 'verl==0.9.1'. Install"), (False, LACKS, 2, "so nothing is installed there"),
-     (True, HAS_ALL, 0, "is used as it is"), (False, "#!/bin/sh\nexit 1\n", 2, "it lacks what pyproject.toml lists")],
+    [(True, LACKS, 2, "it lacks 'verl==0.9.1'. Install"),
+    (False, LACKS, 2, "so nothing is installed there"),
+     (True, HAS_ALL, 0, "is used as it is"),
+     (False, "#!/bin/sh\nexit 1\n", 2, "it lacks what pyproject.toml lists")],
 )  # fmt: skip
 def test_an_environment_of_others_is_never_changed(tmp_path, linked, python, status, said):
-    made, venv = tmp_path / "theirs" if linked else tmp_path / ".venv", tmp_path / ".venv"
+    made = tmp_path / "theirs" if linked else tmp_path / ".venv"
+    venv = tmp_path / ".venv"
     (made / "bin").mkdir(parents=True)
     (made / "bin" / "python").write_text(python)
     (made / "bin" / "python").chmod(0o755)
@@ -80,15 +91,27 @@ def test_an_environment_of_others_is_never_changed(tmp_path, linked, python, sta
 def test_without_one_a_line_says_what_to_do(find):
     done = find(PYTHON="/nowhere/python")
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and line.startswith("run.sh: ") and "bash recipes/make_environment.sh" in line
+    assert (
+        done.returncode == 2
+        and line.startswith("run.sh: ")
+        and "bash recipes/make_environment.sh" in line
+    )
 
 
 def test_a_package_of_one_recipe_is_not_installed_into_the_environment_of_others(tmp_path, find):
-    """The stand-in for Python ends with 0 for all that it is asked, so it has the package; with 1 it has not."""
+    """The stand-in for Python ends with 0 for all that it is asked, so it has the package; with 1
+    it has not."""
     for have, status in (["active"], 0), ([], 2):
-        done = find(*have, PYTHON=f"{tmp_path}/active/bin/python", script=f'{SCRIPT}; need gguf "gguf>=0.19"')
+        done = find(
+            *have,
+            PYTHON=f"{tmp_path}/active/bin/python",
+            script=f'{SCRIPT}; need gguf "gguf>=0.19"',
+        )
         assert done.returncode == status
-    assert done.stderr.splitlines()[-1].startswith("run.sh: ") and "'pip' 'install' 'gguf>=0.19'" in done.stderr
+    assert (
+        done.stderr.splitlines()[-1].startswith("run.sh: ")
+        and "'pip' 'install' 'gguf>=0.19'" in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +133,15 @@ def test_help_says_how_to_use_it_and_needs_no_python(script):
 
 def test_the_pinned_environment_satisfies_the_package():
     lines = (RECIPES / "cpu_environment.txt").read_text().splitlines()[1:]
-    pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    pins = {
+        canonicalize_name(name): version for name, version in (line.split("==") for line in lines)
+    }
     needed = [Requirement(line) for line in requires("prime_ext")]
-    needed = [one for one in needed if any(one.marker is None or one.marker.evaluate({"extra": x}) for x in EXTRAS)]
-    assert len(needed) > 20 and all(one.specifier.contains(pins[canonicalize_name(one.name)]) for one in needed)
+    needed = [
+        one
+        for one in needed
+        if any(one.marker is None or one.marker.evaluate({"extra": x}) for x in EXTRAS)
+    ]
+    assert len(needed) > 20 and all(
+        one.specifier.contains(pins[canonicalize_name(one.name)]) for one in needed
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes start what the papers say, and it passes the checks; DRY_RUN=1 plans it; mistakes are one line."""
+"""Recipes start what the papers say, and it passes the checks; DRY_RUN=1 plans it; mistakes are one
+line."""
 
 import json
 import os
@@ -16,7 +17,16 @@ import pyarrow.parquet as parquet
 import pytest
 import yaml
 from omegaconf import OmegaConf
-from recipe_calls import RECIPES, calls_of, compose_sft, differences, name_of, overrides_of, variants_of, wanted_of
+from recipe_calls import (
+    RECIPES,
+    calls_of,
+    compose_sft,
+    differences,
+    name_of,
+    overrides_of,
+    variants_of,
+    wanted_of,
+)
 
 from prime_ext import doctor
 from prime_ext.config.compose import compose_config
@@ -30,11 +40,19 @@ from recipes.studies.study_report import read_study
 from recipes.studies.through_verl import VERL_TASKS
 from recipes.tiny_model import byte_tokenizer, write_model
 
-PAPERS = {name: yaml.safe_load((RECIPES / name / "paper.yaml").read_text()) for name in ("prime", "pspo_wrs")}
-ROWS = [pytest.param(name, recipe, id=name_of(recipe)) for name, paper in PAPERS.items() for recipe in paper["recipes"]]
+PAPERS = {
+    name: yaml.safe_load((RECIPES / name / "paper.yaml").read_text())
+    for name in ("prime", "pspo_wrs")
+}
+ROWS = [
+    pytest.param(name, recipe, id=name_of(recipe))
+    for name, paper in PAPERS.items()
+    for recipe in paper["recipes"]
+]
 STUDIES = ("choices", "guards", "comparison", "length", "agent", "agent_stopping")
 VERL_RUNS = [(name, method) for name in STUDIES for method in read_study(name)["methods"]]
-PPO, SFT = "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "prime/run_eurus2-7b_sft_fsdp.sh"
+PPO = "pspo_wrs/run_abel-7b_ppo_fsdp.sh"
+SFT = "prime/run_eurus2-7b_sft_fsdp.sh"
 SUPERVISED = ("pspo_wrs/run_abel-7b_sft_fsdp.sh", "pspo_wrs/run_bert-large_step-rm_ddp.sh", SFT)
 PLANNED = {
     name: ["GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"] if name == PPO else []
@@ -89,7 +107,8 @@ def composed(call):
 
 
 def planned(capsys, folder, script, *words, **knobs):
-    """Return exit status and plan of a dry run, made in this process, which has loaded everything."""
+    """Return exit status and plan of a dry run, made in this process, which has loaded
+    everything."""
     (call,) = calls_of(folder, script, *words, DRY_RUN="1", **knobs)
     assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
     return doctor.main([*call[2:], "--json"]), json.loads(capsys.readouterr().out)
@@ -101,8 +120,13 @@ def planned(capsys, folder, script, *words, **knobs):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "recipe"), ROWS)
 def test_a_recipe_is_what_its_paper_says(name, recipe, data, step_rm, tmp_path):
-    script, own = f"{name}/{recipe['script']}", "trainer.project_name=mine"
-    words = ["policy", step_rm, "train.parquet", "val.parquet"] if script == PPO else recipe.get("words", [])
+    script = f"{name}/{recipe['script']}"
+    own = "trainer.project_name=mine"
+    words = (
+        ["policy", step_rm, "train.parquet", "val.parquet"]
+        if script == PPO
+        else recipe.get("words", [])
+    )
     # The last word of all is the user's.
     words = [*words, own] if name == "prime" else words
     knobs = {"TRAIN_FILES": str(data), "VAL_FILES": str(data), **recipe.get("knobs", {})}
@@ -113,13 +137,17 @@ def test_a_recipe_is_what_its_paper_says(name, recipe, data, step_rm, tmp_path):
     assert differences(composed(call), wanted_of(PAPERS[name], recipe)) == {}
 
 
-@pytest.mark.parametrize(("script", "default"), [("prime/run_eurus2-7b_fsdp.sh", "prime"), (PPO, "weibull")])
+@pytest.mark.parametrize(
+    ("script", "default"), [("prime/run_eurus2-7b_fsdp.sh", "prime"), (PPO, "weibull")]
+)
 def test_every_variant_and_every_script_is_in_the_table(script, default):
     folder, name = script.split("/")
     rows = PAPERS[folder]["recipes"]
     named = {row.get("knobs", {}).get("VARIANT", default) for row in rows if row["script"] == name}
     assert variants_of(script) == named
-    assert {path.name for path in (RECIPES / folder).glob("run_*.sh")} == {row["script"] for row in rows}
+    assert {path.name for path in (RECIPES / folder).glob("run_*.sh")} == {
+        row["script"] for row in rows
+    }
 
 
 # ---- what a machine needs ----
@@ -133,9 +161,17 @@ def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_p
     monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: True)
     call = calls_of(tmp_path, script, *GPU_RUNS[script], **NO_FILES)[-1]
     words, name = overrides_of(call, "prime_ext.train")
-    rows, family = [str(inputs / "train.parquet")] * 4, name.partition("_")[0]
-    words += [f"data.train_files={rows}", f"data.val_files={rows[:1]}", "trainer.total_training_steps=1"]
-    words += [f"actor_rollout_ref.model.path={inputs / 'policy'}", "modules=[recipes.smoke.smoke_verifier]"]
+    rows = [str(inputs / "train.parquet")] * 4
+    family = name.partition("_")[0]
+    words += [
+        f"data.train_files={rows}",
+        f"data.val_files={rows[:1]}",
+        "trainer.total_training_steps=1",
+    ]
+    words += [
+        f"actor_rollout_ref.model.path={inputs / 'policy'}",
+        "modules=[recipes.smoke.smoke_verifier]",
+    ]
     config = compose_for_verl(name, [*words, *read_words(family, inputs)])
     assert [*check_config(config), *check_ray(config), *check_files(config)] == []
     # It takes a process of its own each time.
@@ -144,51 +180,90 @@ def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_p
     def problems_with(**changes):
         changed = config.copy()
         for key, value in changes.items():
-            OmegaConf.update(changed, f"actor_rollout_ref.{key.replace('__', '.')}", value, force_add=True)
+            OmegaConf.update(
+                changed, f"actor_rollout_ref.{key.replace('__', '.')}", value, force_add=True
+            )
         return [*check_config(changed), *check_files(changed)]
 
     # The recipe of models that are older than templates brings one.
     lines = problems_with(model__path=str(inputs / "bare"))
-    assert len(lines) == (script != PPO) and all("has no chat template; set actor_rollout" in line for line in lines)
+    assert len(lines) == (script != PPO) and all(
+        "has no chat template; set actor_rollout" in line for line in lines
+    )
     lines = problems_with(model__lora_rank=8)
     fewer = problems_with(model__lora_rank=8, rollout__load_format="safetensors")
-    assert [line for line in lines if line not in fewer and "load_format=dummy leaves the model" in line]
+    assert [
+        line for line in lines if line not in fewer and "load_format=dummy leaves the model" in line
+    ]
     monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: False)
     lines = problems_with()
-    assert all("flash-attn is not installed" in line for line in lines) and len(lines) == 1 + (script == PPO)
+    assert all("flash-attn is not installed" in line for line in lines) and len(lines) == 1 + (
+        script == PPO
+    )
     assert problems_with(model__override_config={"attn_implementation": "sdpa"}) == lines[1:]
 
 
 # Functions of the driver that vLLM's libraries refer to.
 DRIVER = """
-cuCtxGetCurrent cuCtxSetCurrent cuDeviceGetAttribute cuDevicePrimaryCtxRetain cuGetErrorString cuGetProcAddress_v2
-cuMemAddressFree cuMemAddressReserve cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess
+cuCtxGetCurrent cuCtxSetCurrent cuDeviceGetAttribute cuDevicePrimaryCtxRetain cuGetErrorString
+cuGetProcAddress_v2
+cuMemAddressFree cuMemAddressReserve cuMemCreate cuMemGetAllocationGranularity cuMemMap
+cuMemRelease cuMemSetAccess
 cuMemUnmap cuPointerGetAttribute cuTensorMapEncodeTiled
 """.split()
 
 
 @pytest.mark.skipif(
-    not find_spec("vllm") or "cpu" in version("vllm"), reason="needs vLLM's CUDA build, see tests/gpu/README.md"
+    not find_spec("vllm") or "cpu" in version("vllm"),
+    reason="needs vLLM's CUDA build, see tests/gpu/README.md",
 )
 def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
     monkeypatch.delenv("VERL_PLATFORM")
     library = tmp_path / "libcuda.so.1"
-    compiler = ["cc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", "-x", "c", "-", "-o", library]
-    subprocess.run(compiler, input="".join(f"int {name}() {{ return 1; }}" for name in DRIVER), text=True, check=True)
-    adapter = ["actor_rollout_ref.model.lora_rank=32", "actor_rollout_ref.rollout.load_format=safetensors"]
+    compiler = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-Wl,-soname,libcuda.so.1",
+        "-x",
+        "c",
+        "-",
+        "-o",
+        library,
+    ]
+    subprocess.run(
+        compiler,
+        input="".join(f"int {name}() {{ return 1; }}" for name in DRIVER),
+        text=True,
+        check=True,
+    )
+    adapter = [
+        "actor_rollout_ref.model.lora_rank=32",
+        "actor_rollout_ref.rollout.load_format=safetensors",
+    ]
     runs = {**GPU_RUNS, "prime_gsm8k.sh": ["Qwen/Qwen2.5-0.5B-Instruct", *adapter]}
-    sections, files = [], []
+    sections = []
+    files = []
     for script, words in sorted(runs.items()):
-        sections.append(composed(calls_of(tmp_path, script, *words, **NO_FILES)[-1]).actor_rollout_ref)
+        sections.append(
+            composed(calls_of(tmp_path, script, *words, **NO_FILES)[-1]).actor_rollout_ref
+        )
         model = sections[-1].model
         model.path = str(RECIPES / "model_configs" / Path(model.path).name)
         files.append(tmp_path / f"{len(files)}.yaml")
         OmegaConf.save(sections[-1], files[-1])
-    program = [sys.executable, RECIPES.parent / "tests" / "gpu" / "vllm_engines.py", library, *files]
+    program = [
+        sys.executable,
+        RECIPES.parent / "tests" / "gpu" / "vllm_engines.py",
+        library,
+        *files,
+    ]
     done = subprocess.run(program, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     for section, engine in zip(sections, json.loads(done.stdout.splitlines()[-1]), strict=True):
-        rollout, longest = section.rollout, engine.pop("max_model_len")
+        rollout = section.rollout
+        longest = engine.pop("max_model_len")
         assert longest >= rollout.prompt_length + rollout.response_length
         assert engine == {name: rollout.get(name, section.model.get(name)) for name in engine}
 
@@ -203,14 +278,22 @@ def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
         (["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=4"], {}, 1, None),
         (["chain@pspo=cn_ppo"], {"LORA": "16"}, 1, None),
         ([], {"SCORER": "http://host:8000"}, 0, None),
-        # With one thread, which Ray leaves it, a step would take ten minutes; so validation does not come first either.
+        # With one thread, which Ray leaves it, a step would take ten minutes; so validation does
+        # not come first either.
         ([], {"SCORER_GPUS": "0"}, 0, 16),
-        ([], {"SCORER_GPUS": "0.2", "N_GPUS": "8", "TRAIN_BATCH": "128", "MINI_BATCH": "32"}, 0.2, None),
+        (
+            [],
+            {"SCORER_GPUS": "0.2", "N_GPUS": "8", "TRAIN_BATCH": "128", "MINI_BATCH": "32"},
+            0.2,
+            None,
+        ),
     ],
 )
 def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, knobs, gpus, threads):
     config = composed(
-        calls_of(tmp_path, PPO, "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs)[0]
+        calls_of(
+            tmp_path, PPO, "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs
+        )[0]
     )
     # A server has no process on the nodes.
     actor = config.step_scorer.get("actor") or {"num_gpus": 0, "cpu_threads": None}
@@ -219,7 +302,8 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
 
 
 def test_a_model_without_a_chat_template_gets_one_where_it_starts(tmp_path):
-    asked, tokenizer = {"role": "user", "content": "1 + 1?"}, byte_tokenizer(None)
+    asked = {"role": "user", "content": "1 + 1?"}
+    tokenizer = byte_tokenizer(None)
     for script, key in ((PPO, "actor_rollout_ref.model"), (SUPERVISED[0], "model")):
         for policy, knobs, has in (
             ("GAIR/Abel-7B-002", {}, True),
@@ -227,13 +311,17 @@ def test_a_model_without_a_chat_template_gets_one_where_it_starts(tmp_path):
             ("other", {"CHAT_TEMPLATE": str(RECIPES / "pspo_wrs" / "question_answer.jinja")}, True),
             ("GAIR/Abel-7B-002", {"CHAT_TEMPLATE": ""}, False),
         ):
-            words = [policy, "rm", "a.parquet", "b.parquet"] if script == PPO else [policy, "a.parquet"]
+            words = (
+                [policy, "rm", "a.parquet", "b.parquet"] if script == PPO else [policy, "a.parquet"]
+            )
             call = calls_of(tmp_path, script, *words, **knobs)[-1]
             override = [word for word in call if word.startswith(f"{key}.custom_chat_template=")]
             assert len(override) == has
             if has and script != PPO:
                 tokenizer.chat_template = compose_sft(override).model.custom_chat_template
-                prompt = tokenizer.apply_chat_template([asked], tokenize=False, add_generation_prompt=True)
+                prompt = tokenizer.apply_chat_template(
+                    [asked], tokenize=False, add_generation_prompt=True
+                )
                 assert prompt.endswith("Question:\n1 + 1?\nAnswer:\n")
 
 
@@ -246,9 +334,14 @@ def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
         (tmp_path / f"step_rm_{labeler}" / "model").symlink_to(step_rm)
     task = VERL_TASKS[study["through_verl"]](study, tmp_path)
     command, knobs = task.command(study["methods"][method][0], 3, tmp_path / "run")
-    config = composed(calls_of(tmp_path, Path(command[1]).relative_to(RECIPES), *command[2:], **knobs)[0])
+    config = composed(
+        calls_of(tmp_path, Path(command[1]).relative_to(RECIPES), *command[2:], **knobs)[0]
+    )
     assert config.data.seed == config.actor_rollout_ref.rollout.seed == 3
-    assert config.trainer.total_training_steps == study["steps"] and config.trainer.max_actor_ckpt_to_keep is None
+    assert (
+        config.trainer.total_training_steps == study["steps"]
+        and config.trainer.max_actor_ckpt_to_keep is None
+    )
 
 
 # ---- plans ----
@@ -265,13 +358,29 @@ def test_a_dry_run_says_that_it_fits_without_data_or_models(script, tmp_path, ca
 
 @pytest.mark.parametrize(
     ("script", "words"),
-    [(SFT, ["a.parquet"]), ("train_implicit_prm.sh", ["m", "a.parquet"]), (SUPERVISED[1], ["m", "a.parquet"])],
+    [
+        (SFT, ["a.parquet"]),
+        ("train_implicit_prm.sh", ["m", "a.parquet"]),
+        (SUPERVISED[1], ["m", "a.parquet"]),
+    ],
 )
 def test_a_dry_run_of_a_run_without_rollouts_prints_its_command(tmp_path, script, words):
     command = ["bash", str(RECIPES / script), *words]
-    environment = {**os.environ, "DRY_RUN": "1", "PYTHON": "python", "N_PROC": "8", "OUTPUT_DIR": str(tmp_path / "out")}
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert len(said) == 2 and "planned for RL runs only" in said[0] and "torch.distributed.run" in said[1]
+    environment = {
+        **os.environ,
+        "DRY_RUN": "1",
+        "PYTHON": "python",
+        "N_PROC": "8",
+        "OUTPUT_DIR": str(tmp_path / "out"),
+    }
+    said = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert (
+        len(said) == 2
+        and "planned for RL runs only" in said[0]
+        and "torch.distributed.run" in said[1]
+    )
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
@@ -281,8 +390,18 @@ def test_a_dry_run_of_a_run_without_rollouts_prints_its_command(tmp_path, script
 @pytest.mark.parametrize(
     ("script", "words", "knobs", "hint"),
     [
-        ("prime/run_eurus2-7b_fsdp.sh", [], {"TRAIN_FILES": "none.parquet"}, "none.parquet does not exist"),
-        ("prime/run_eurusprm-stage1_fsdp.sh", [], {"TRAIN_FILES": "none.parquet"}, "none.parquet does not exist"),
+        (
+            "prime/run_eurus2-7b_fsdp.sh",
+            [],
+            {"TRAIN_FILES": "none.parquet"},
+            "none.parquet does not exist",
+        ),
+        (
+            "prime/run_eurusprm-stage1_fsdp.sh",
+            [],
+            {"TRAIN_FILES": "none.parquet"},
+            "none.parquet does not exist",
+        ),
         ("prime/run_eurus2-7b_fsdp.sh", [], {"VARIANT": "rlo"}, "VARIANT=rlo"),
         ("prime/run_eurus2-7b_fsdp.sh", [], {"ENGINE": "deep", "DRY_RUN": "1"}, "ENGINE=deep"),
         ("prime/run_qwen2.5-math-7b_zero_fsdp.sh", [], {"SIZE": "3b"}, "SIZE=3b"),
@@ -290,23 +409,41 @@ def test_a_dry_run_of_a_run_without_rollouts_prints_its_command(tmp_path, script
         ("multi_node/run_eurus2-7b_megatron.sh", [], {"SHRINK": "1"}, "SHRINK=1"),
         (PPO, list("abcd"), {"VARIANT": "weibul"}, "VARIANT=weibul"),
         (PPO, list("abc"), {}, "give 4 arguments"),
-        ("pspo_wrs/run_bert-large_step-rm_ddp.sh", list("ab"), {"EFFECTIVE_BATCH": "100"}, "EFFECTIVE_BATCH=100"),
+        (
+            "pspo_wrs/run_bert-large_step-rm_ddp.sh",
+            list("ab"),
+            {"EFFECTIVE_BATCH": "100"},
+            "EFFECTIVE_BATCH=100",
+        ),
         ("eval_eurus2.sh", ["m"], {"DECODING": "beams"}, "DECODING"),
     ],
 )
 def test_mistakes_are_one_line_and_nothing_is_trained(tmp_path, script, words, knobs, hint):
     out = tmp_path / "out"
-    environment = {**os.environ, "PYTHON": sys.executable, "OUTPUT_DIR": str(out), "OUT": str(out), **knobs}
+    environment = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "OUTPUT_DIR": str(out),
+        "OUT": str(out),
+        **knobs,
+    }
     command = ["bash", str(RECIPES / script), *words]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 2 and hint in done.stderr.splitlines()[-1], done.stderr
     assert not list(out.rglob("*.jsonl"))
 
 
 def test_code_rows_are_taken_out_of_the_papers_data(tmp_path):
-    rows = [{"ability": ability, "prompt": str(number)} for number, ability in enumerate(["math", "code", "code"])]
+    rows = [
+        {"ability": ability, "prompt": str(number)}
+        for number, ability in enumerate(["math", "code", "code"])
+    ]
     for split in code_rows.SPLITS:
-        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / f"{split}.parquet", row_group_size=2)
+        parquet.write_table(
+            pa.Table.from_pylist(rows), tmp_path / f"{split}.parquet", row_group_size=2
+        )
     code_rows.main([str(tmp_path), str(tmp_path / "code")])
     assert parquet.read_table(tmp_path / "code" / "train.parquet").to_pylist() == rows[1:]
     parquet.write_table(pa.Table.from_pylist(rows[:1]), tmp_path / "train.parquet")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that recipes start, the data that a small one makes, and the recipe for verl's collection."""
+"""The modules that recipes start, the data that a small one makes, and the recipe for verl's
+collection."""
 
 import os
 import re
@@ -32,23 +33,38 @@ def test_every_module_that_a_script_starts_exists(recipe, evaluation):
 
 
 def test_gsm8k_is_made_once_from_local_files_and_used(tmp_path):
-    python, data = tmp_path / "python", tmp_path / "out" / "data"
+    python = tmp_path / "python"
+    data = tmp_path / "out" / "data"
     python.write_text(PYTHON)
     python.chmod(0o755)
 
     def run(folder):
-        knobs = {"PYTHON": str(python), "OUTPUT_DIR": str(tmp_path / "out"), "GSM8K_DIR": str(folder), "DEVICE": "cpu"}
+        knobs = {
+            "PYTHON": str(python),
+            "OUTPUT_DIR": str(tmp_path / "out"),
+            "GSM8K_DIR": str(folder),
+            "DEVICE": "cpu",
+        }
         command = ["bash", str(ROOT / "recipes" / "prime_gsm8k.sh"), "some/model"]
-        return subprocess.run(command, env={**os.environ, **knobs}, capture_output=True, text=True, timeout=600)
+        return subprocess.run(
+            command, env={**os.environ, **knobs}, capture_output=True, text=True, timeout=600
+        )
 
     done = run(tmp_path / "nowhere")
     assert done.returncode == 2 and "does not exist" in done.stderr.splitlines()[-1]
     done = run(GSM8K)
     assert done.returncode == 0, done.stderr
     assert f"data.train_files={data}/train.parquet" in done.stdout.splitlines()
-    train, test = (pq.read_table(data / f"{split}.parquet").to_pylist() for split in ("train", "test"))
+    train, test = (
+        pq.read_table(data / f"{split}.parquet").to_pylist() for split in ("train", "test")
+    )
     # Only the row without an answer goes: none repeats another one or gives away a test row.
-    assert [row["reward_model"]["ground_truth"] for row in train] == ["1020", "36", "-5", "140"] and len(test) == 2
+    assert [row["reward_model"]["ground_truth"] for row in train] == [
+        "1020",
+        "36",
+        "-5",
+        "140",
+    ] and len(test) == 2
     assert [message["role"] for message in train[0]["prompt"]] == ["user"]
     assert train[0]["prompt"][0]["content"].endswith("\\boxed{Your answer}")
     assert run(tmp_path / "nowhere").returncode == 0
@@ -62,7 +78,9 @@ def test_the_recipe_for_verls_collection_is_verls_command_with_settings_that_exi
     words = ["some/model", "a.parquet", "b.parquet", "trainer.total_epochs=1"]
     command = ["bash", str(folder / "run_prime_gsm8k.sh"), *words]
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    said = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert said[:3] == ["prime_ext.plugin", "-m", "verl.trainer.main_ppo"]
     overrides = [word for word in said[3:] if not word.startswith("--")]
     config = compose_config("prime_trainer", overrides)

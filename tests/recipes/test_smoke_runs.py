@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SHRINK=1: the scripts for GPUs themselves, two steps on the CPU, and what a run leaves. Here are the kinds of
-training; test_recipes.py composes every script, tests/e2e/test_two_nodes.py runs one of PRIME's."""
+"""SHRINK=1: the scripts for GPUs themselves, two steps on the CPU, and what a run leaves. Here are
+the kinds of training; test_recipes.py composes every script, tests/e2e/test_two_nodes.py runs one
+of PRIME's."""
 
 import math
 
@@ -19,7 +20,11 @@ pytestmark = pytest.mark.slow
 def test_an_offline_prm_starts_at_its_reference(tmp_path):
     folder = run_shrunk(tmp_path, "prime/run_eurusprm-stage2_fsdp.sh")
     metrics = read_metrics(folder / "metrics.jsonl")
-    assert all(math.isfinite(metrics[step][name]) for step in (1, 2) for name in ("train/loss", "train/grad_norm"))
+    assert all(
+        math.isfinite(metrics[step][name])
+        for step in (1, 2)
+        for name in ("train/loss", "train/grad_norm")
+    )
     assert any(name.startswith("val") for name in metrics[2])
     assert 2 in find_complete_steps(folder / "checkpoints")
     # The loss is log 2 there, whatever its kind.
@@ -31,19 +36,35 @@ def test_an_offline_prm_starts_at_its_reference(tmp_path):
 
 def test_pspo_with_a_critic_is_paid_at_step_ends(tmp_path):
     """The paper's settings, except that rewards are paid at step ends."""
-    words = ["no/model", "no/step_rm", "no.parquet", "no.parquet", "pspo.accumulation.reward_position=step_ends"]
+    words = [
+        "no/model",
+        "no/step_rm",
+        "no.parquet",
+        "no.parquet",
+        "pspo.accumulation.reward_position=step_ends",
+    ]
     folder = run_shrunk(tmp_path, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", *words)
     metrics = read_metrics(folder / "metrics.jsonl")
     for logged in (metrics[1], metrics[2]):
-        names = ("pspo/n_steps/mean", "pspo/acc", "pspo/step_score", "pspo/chain_score", "pspo/chain_factor")
-        assert all(math.isfinite(logged[name]) for name in (*names, "critic/vf_loss", "actor/pg_loss"))
+        names = (
+            "pspo/n_steps/mean",
+            "pspo/acc",
+            "pspo/step_score",
+            "pspo/chain_score",
+            "pspo/chain_factor",
+        )
+        assert all(
+            math.isfinite(logged[name]) for name in (*names, "critic/vf_loss", "actor/pg_loss")
+        )
         assert logged["pspo/reward_failure"] == logged["pspo/dropped"] == 0
         # What is paid at step ends adds up to the manager's score.
         assert logged["critic/score/mean"] == pytest.approx(logged["pspo/score"], abs=1e-5)
         assert logged["actor/grad_norm"] > 0 and logged["critic/grad_norm"] > 0
         assert undocumented(logged) == []
     # verl's own way: means of the manager's numbers over the validation set.
-    validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
+    validation = {
+        name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))
+    }
     assert {"acc", "reward", "n_steps", "chain_score", "reward_failure"} <= validation
     assert 2 in find_complete_steps(folder / "checkpoints")
     assert list((folder / "checkpoints" / "global_step_2" / "critic").glob("model_world_size_1_*"))

@@ -14,7 +14,14 @@ from examples.minimal_prime import ChainTask, Rollouts, pad_left
 from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.verifiers.gym_verifier import read_problem
-from recipes.run_statistics import PAIR_ACCURACY, find_crossing, get_paired_error, read_seconds, run_metrics, write_mean
+from recipes.run_statistics import (
+    PAIR_ACCURACY,
+    find_crossing,
+    get_paired_error,
+    read_seconds,
+    run_metrics,
+    write_mean,
+)
 from recipes.studies import laboratory, study_report, through_verl
 from recipes.studies.run import main, run_study
 from recipes.studies.study_report import read_results, read_study, write_table
@@ -23,7 +30,10 @@ from recipes.tiny_model import write_model
 ROOT = Path(__file__).parents[2]
 # The study of a pretrained model has not been run.
 STUDIES = sorted({path.stem for path in study_report.FOLDER.glob("*.yaml")} - {"pretrained"})
-PAGES = [*(ROOT / "docs" / "explanation" / "results").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
+PAGES = [
+    *(ROOT / "docs" / "explanation" / "results").glob("*.md"),
+    *(ROOT / "docs" / "tutorials").glob("*.md"),
+]
 
 
 def test_statistics():
@@ -49,10 +59,18 @@ def test_a_page_shows_the_table_of_the_stored_results(name):
     results = read_results(study)
     assert list(results) == list(study["methods"])
     table = write_table(study, results)
-    if any(table in page.read_text() and f"recipes.studies.run {name}" in page.read_text() for page in PAGES):
+    if any(
+        table in page.read_text() and f"recipes.studies.run {name}" in page.read_text()
+        for page in PAGES
+    ):
         return
     # A variation of a task has a row with the ratios of two methods.
-    (row,) = [line for page in PAGES for line in page.read_text().splitlines() if line.startswith(f"| `{name}`:")]
+    (row,) = [
+        line
+        for page in PAGES
+        for line in page.read_text().splitlines()
+        if line.startswith(f"| `{name}`:")
+    ]
     for method in ("rloo_ema", "distilled"):
         (line,) = [line for line in table.splitlines() if line.startswith(f"| `{method}`")]
         cells = dict(zip(table.splitlines()[0].split("|"), line.split("|"), strict=True))
@@ -79,7 +97,8 @@ STUDY = {
 
 @pytest.fixture
 def tiny_task(monkeypatch):
-    """Replace runs by ones without training: the rate 1e-3 is better, and the curve names its seed."""
+    """Replace runs by ones without training: the rate 1e-3 is better, and the curve names its
+    seed."""
 
     def run(study, name, words, seed, output):
         last = 0.5 + 0.1 * ("actor.lr=1e-3" in words) + 0.01 * seed
@@ -91,8 +110,14 @@ def tiny_task(monkeypatch):
 def test_the_best_candidate_runs_on_the_fresh_seeds(tiny_task, tmp_path):
     results = run_study({"name": "tiny", **STUDY}, tmp_path)["methods"]
     assert results["rloo"]["words"] == ["rollout.prompts=4", "actor.lr=1e-3"]
-    assert results["rloo"]["tuning"] == {"rollout.prompts=5": 0.35, "rollout.prompts=4,actor.lr=1e-3": 0.4}
-    assert {name: list(method["runs"]) for name, method in results.items()} == {"rloo": list("123"), "held": list("12")}
+    assert results["rloo"]["tuning"] == {
+        "rollout.prompts=5": 0.35,
+        "rollout.prompts=4,actor.lr=1e-3": 0.4,
+    }
+    assert {name: list(method["runs"]) for name, method in results.items()} == {
+        "rloo": list("123"),
+        "held": list("12"),
+    }
     assert results["rloo"]["runs"]["2"] == {"curve": {"rollouts": [0, 40], "accuracy": [0.2, 0.62]}}
 
 
@@ -132,7 +157,9 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
         if knobs["SEED"] == "1":
             raise RuntimeError("the end of its log")
         row = {"timing_s/step": 3.0, "timing_s/save_checkpoint": 1.0, "prime/filter/examined": 6}
-        lines = [json.dumps({"step": step, "data": row | {PAIR_ACCURACY: step / 10}}) for step in (1, 2)]
+        lines = [
+            json.dumps({"step": step, "data": row | {PAIR_ACCURACY: step / 10}}) for step in (1, 2)
+        ]
         run.mkdir(parents=True)
         (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
         (run / "hydra" / ".hydra").mkdir(parents=True)
@@ -142,7 +169,14 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
 
     monkeypatch.setattr(through_verl, "run_logged", train)
     monkeypatch.setitem(through_verl.VERL_TASKS, "fake", Fake)
-    study = {"name": "s", "through_verl": "fake", "steps": 2, "every": 1, "seeds": [0, 1, 2], "words": ["LR=1", "a=1"]}
+    study = {
+        "name": "s",
+        "through_verl": "fake",
+        "steps": 2,
+        "every": 1,
+        "seeds": [0, 1, 2],
+        "words": ["LR=1", "a=1"],
+    }
     study["methods"] = {"m": [["LR=2", "b=2"]]}
     for starts in (3, 4):
         with pytest.raises(SystemExit, match="(?s)1 runs failed.*m, seed 1: the end of its log"):
@@ -150,12 +184,20 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
         assert len(started) == starts
     assert started[0] == ("0", "b=2")
     run = read_json(tmp_path / "s" / "runs" / "m_seed0" / "result.json")["run"]
-    curve = {"steps": [0, 2], "prompts": [0, 12], "rollouts": [0, 24], "seconds": [0, 4.0], "accuracy": [0.25, 0.75]}
+    curve = {
+        "steps": [0, 2],
+        "prompts": [0, 12],
+        "rollouts": [0, 24],
+        "seconds": [0, 4.0],
+        "accuracy": [0.25, 0.75],
+    }
     assert run["curve"] == curve | {"knob": [2.0, 2.0], "pair_accuracy": [None, 0.15]}
     assert run["end"]["seconds_per_step"] == 2.0 and run["end"]["accuracy"] == 0.75
     assert not (tmp_path / "s" / "runs" / "m_seed0" / "checkpoints").exists()
     study["words"] = ["LR=1", "a=2"]
-    with pytest.raises(SystemExit, match="m_seed0 is a run with other settings; choose another --output"):
+    with pytest.raises(
+        SystemExit, match="m_seed0 is a run with other settings; choose another --output"
+    ):
         run_study(study, tmp_path)
 
 
@@ -163,14 +205,23 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
 
 
 def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch):
-    monkeypatch.setattr(laboratory, "write_start", partial(laboratory.write_start, steps=50, batch_size=16))
+    monkeypatch.setattr(
+        laboratory, "write_start", partial(laboratory.write_start, steps=50, batch_size=16)
+    )
     monkeypatch.setattr(ChainTask, "n_values", 2)
     study = {"name": "tiny", "task": {"length": 2, "flipped": 0.5}, "rollouts": 8}
     words = ["guarded", "rollout.prompts=4", "rollout.n=2"]
     curve = laboratory.run(study, "mine", words, 0, tmp_path)
-    assert {len(values) for values in curve.values()} == {2} and set(curve) >= {"seconds", "step_accuracy", "step_auc"}
+    assert {len(values) for values in curve.values()} == {2} and set(curve) >= {
+        "seconds",
+        "step_accuracy",
+        "step_auc",
+    }
     assert laboratory.run(study, "mine", words, 0, tmp_path) == curve
-    for other, hint in (({"rollouts": 16}, "another budget"), ({"task": {"lenght": 3}}, "another task")):
+    for other, hint in (
+        ({"rollouts": 16}, "another budget"),
+        ({"task": {"lenght": 3}}, "another task"),
+    ):
         with pytest.raises(SettingsError, match=hint):
             laboratory.run(study | other, "mine", words, 0, tmp_path)
     with pytest.raises(SettingsError, match="task: .*'lenght'"):
@@ -181,25 +232,47 @@ def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch)
 def test_a_model_learns_generated_problems_with_fields_of_its_study(tmp_path):
     pytest.importorskip("reasoning_gym")
     task = {"reasoning_gym": "gcd:max_value=99:extraction=lenient", "limit": 6, "train": 50}
-    study = {"name": "tiny", "model": str(tmp_path / "model"), "task": task, "rollouts": 16, "every": 1}
+    study = {
+        "name": "tiny",
+        "model": str(tmp_path / "model"),
+        "task": task,
+        "rollouts": 16,
+        "every": 1,
+    }
     study["words"] = ["rollout.prompts=4", "rollout.n=2", "actor.mini_batches=1"]
     words = ["distilled", "shuffled=true", "actor.lr=1e-3"]
-    with pytest.raises(SettingsError, match="there is no model in .*model; python -m recipes.pretrained.fetch"):
+    with pytest.raises(
+        SettingsError, match="there is no model in .*model; python -m recipes.pretrained.fetch"
+    ):
         laboratory.run(study, "control", words, 0, tmp_path)
     write_model(tmp_path / "model")
     curve = laboratory.run(study, "control", words, 0, tmp_path)
-    assert curve["rollouts"] == [0, 8, 16] and curve == laboratory.run(study, "control", words, 0, tmp_path)
+    assert curve["rollouts"] == [0, 8, 16] and curve == laboratory.run(
+        study, "control", words, 0, tmp_path
+    )
     assert curve["seconds"][0] == 0 < curve["seconds"][1] and "step_accuracy" not in curve
     made = laboratory.GymTask(study["model"], **task)
     for held_out, count in ((True, 256), (False, 50)):
         problems = made.draw(999, torch.Generator().manual_seed(0), held_out)
         texts = [f"{read_problem(gold)['answer']}." for _, gold in problems]
         response_BT = torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(made.encoder.tokenizer(text)["input_ids"]) for text in texts], True, made.pad
+            [torch.tensor(made.encoder.tokenizer(text)["input_ids"]) for text in texts],
+            True,
+            made.pad,
         )
-        assert len(problems) == count and made.verify(problems, response_BT).tolist() == [1.0] * count
-    with pytest.raises(SettingsError, match="task: unknown key gcd.max_valeu; did you mean max_value?"):
-        laboratory.run(study | {"task": task | {"reasoning_gym": "gcd:max_valeu=9"}}, "mine", words, 0, tmp_path)
+        assert (
+            len(problems) == count and made.verify(problems, response_BT).tolist() == [1.0] * count
+        )
+    with pytest.raises(
+        SettingsError, match="task: unknown key gcd.max_valeu; did you mean max_value?"
+    ):
+        laboratory.run(
+            study | {"task": task | {"reasoning_gym": "gcd:max_valeu=9"}},
+            "mine",
+            words,
+            0,
+            tmp_path,
+        )
 
 
 def test_steps_are_labeled_by_the_value_before_them():
@@ -209,11 +282,23 @@ def test_steps_are_labeled_by_the_value_before_them():
     prompt_BP, mask_BP = pad_left(task.prompts(problems), task.pad)
     rollouts = Rollouts(prompt_BP, mask_BP, response_BT, response_BT != task.pad)
     label_BT, is_result_BT = laboratory.label_steps(task, rollouts)
-    assert label_BT[is_result_BT].tolist() == [1] * 8 and task.verify(problems, response_BT).item() == 1
+    assert (
+        label_BT[is_result_BT].tolist() == [1] * 8
+        and task.verify(problems, response_BT).item() == 1
+    )
     # The third result becomes another value, and all later ones follow from it.
     value = (int(response_BT[0, 6]) - task.first_value + 1) % task.n_values
     for t in range(6, 17, 2):
         value = value if t == 6 else int(task.right[problems[0][t // 2], value])
         response_BT[0, t] = value + task.first_value
-    assert laboratory.label_steps(task, rollouts)[0][is_result_BT].tolist() == [1, 1, 0, 1, 1, 1, 1, 1]
+    assert laboratory.label_steps(task, rollouts)[0][is_result_BT].tolist() == [
+        1,
+        1,
+        0,
+        1,
+        1,
+        1,
+        1,
+        1,
+    ]
     assert task.verify(problems, response_BT).item() == 0

@@ -61,7 +61,8 @@ _BASE = {}
 
 
 def configuration(*overrides, **values):
-    """Return the configuration with overrides, and values of the section ``pspo``; its scorer needs no model."""
+    """Return the configuration with overrides, and values of the section ``pspo``; its scorer needs
+    no model."""
     if overrides not in _BASE:
         scorer = ["step_scorer.model_path=m"]
         _BASE[overrides] = composed(*scorer, *overrides)
@@ -77,7 +78,9 @@ def no_verifier(**_):
 
 
 def manager(config=None, scorer=None, compute_score=no_verifier):
-    return PSPORewardManager(config or configuration(), TOKENIZER, compute_score, score=(scorer or Calculator()).score)
+    return PSPORewardManager(
+        config or configuration(), TOKENIZER, compute_score, score=(scorer or Calculator()).score
+    )
 
 
 def row(text, end=True, padding=3, **columns):

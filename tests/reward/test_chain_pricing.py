@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward manager and the implicit PRM's pipeline make the same rewards of the same step scores."""
+"""The reward manager and the implicit PRM's pipeline make the same rewards of the same step
+scores."""
 
 import functools
 import itertools
@@ -48,7 +49,8 @@ def priced(scores, **values):
 
 
 def through_the_implicit_pipeline(scores, settings):
-    """Return token rewards whose sums over steps are the logits of the scores, two tokens to a step."""
+    """Return token rewards whose sums over steps are the logits of the scores, two tokens to a
+    step."""
     logits = [math.log(score / (1 - score)) for score in scores]
     reward_BT = torch.tensor([[x for logit in logits for x in (logit, 0.0)]], dtype=torch.float64)
     boundary_BT = torch.tensor([[False, True] * len(scores)])
@@ -65,8 +67,11 @@ def through_the_implicit_pipeline(scores, settings):
 
 @pytest.mark.parametrize("mode", ["none", *MODES])
 def test_both_scorers_go_through_the_same_functions(mode):
-    scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
-    for shape, place, credit in itertools.product(CHAINS, ("last_token", "step_ends"), get_args(Credit)):
+    scores = [0.9, 0.2, 0.7, 0.6, 0.95]
+    tried = 0
+    for shape, place, credit in itertools.product(
+        CHAINS, ("last_token", "step_ends"), get_args(Credit)
+    ):
         try:
             settings = settings_with(shape, credit, mode=mode, reward_position=place)
         except SettingsError:
@@ -83,10 +88,14 @@ def test_both_scorers_go_through_the_same_functions(mode):
     assert tried == 12
 
 
-@given(st.lists(st.floats(1e-6, 1.0), max_size=40), st.sampled_from(["weibull", "gaussian", "none"]))
+@given(
+    st.lists(st.floats(1e-6, 1.0), max_size=40), st.sampled_from(["weibull", "gaussian", "none"])
+)
 def test_rewards_of_bounded_shapes_lie_between_0_and_1(scores, shape):
     result = priced(scores, shape=shape, reward_position="step_ends")
-    assert 0.0 <= result.reward <= 1.0 + 1e-12 and result.reward == pytest.approx(math.fsum(result.paid), abs=1e-9)
+    assert 0.0 <= result.reward <= 1.0 + 1e-12 and result.reward == pytest.approx(
+        math.fsum(result.paid), abs=1e-9
+    )
 
 
 def test_no_steps_and_a_score_of_0_are_worth_0_and_no_error():

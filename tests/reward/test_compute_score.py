@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward function dispatches by data source and reports failures of the grader as what they are."""
+"""The reward function dispatches by data source and reports failures of the grader as what they
+are."""
 
 import asyncio
 
@@ -13,7 +14,16 @@ from prime_ext.verifiers import Outcome, sources
 from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, grader_failed, wrong
 
-KEYS = {"score", "acc", "pred", "verdict", "grader_failure", "answer_found", "verifier_seconds", "verifier_detail"}
+KEYS = {
+    "score",
+    "acc",
+    "pred",
+    "verdict",
+    "grader_failure",
+    "answer_found",
+    "verifier_seconds",
+    "verifier_detail",
+}
 
 
 class Shouting:
@@ -41,9 +51,15 @@ def score(*arguments, **keywords):
 
 
 def test_every_row_has_the_same_keys():
-    right, broken = score("shouts/a", "HI", "hi"), score("shouts/a", "?", "hi")
+    right = score("shouts/a", "HI", "hi")
+    broken = score("shouts/a", "?", "hi")
     assert set(right) == set(broken) == KEYS
-    assert (right["score"], right["acc"], right["verdict"], right["pred"]) == (1.0, 1.0, "correct", "HI")
+    assert (right["score"], right["acc"], right["verdict"], right["pred"]) == (
+        1.0,
+        1.0,
+        "correct",
+        "HI",
+    )
     assert len(score("shouts/a", "x" * 10_000, "hi")["pred"]) == 200
 
 
@@ -62,7 +78,9 @@ def test_multiple_choice_takes_its_options_from_the_row():
     assert score("newsnli", "Thus, the answer is option 2. #### 2", "neutral", names)["acc"] == 1.0
     assert score("newsnli", "#### 1", "neutral", names)["acc"] == 0.0
     undecidable = score("newsnli", "#### 1", "contradiction", names)
-    assert undecidable["grader_failure"] == 1.0 and "names no option" in undecidable["verifier_detail"]
+    assert (
+        undecidable["grader_failure"] == 1.0 and "names no option" in undecidable["verifier_detail"]
+    )
     assert score("qqa", "#### 2", 2, {"n_options": 2})["acc"] == 1.0
 
 
@@ -70,11 +88,16 @@ def test_multiple_choice_takes_its_options_from_the_row():
 def test_an_unevaluated_expression_is_right_unless_it_restates_the_problem(parts):
     def judged(question, **options):
         content = [{"type": "image"}, {"type": "text", "text": question}] if parts else question
-        messages = [{"role": "system", "content": "Solve 2+3*4."}, {"role": "user", "content": content}]
+        messages = [
+            {"role": "system", "content": "Solve 2+3*4."},
+            {"role": "user", "content": content},
+        ]
         return score("math", r"\boxed{2+3*4}", "14", {"raw_prompt": messages}, **options)
 
     restated = judged(r"Compute $2+3\times 4$.")
-    assert restated["acc"] == 0.0 and restated["verifier_detail"].startswith("restates the problem: 2+3")
+    assert restated["acc"] == 0.0 and restated["verifier_detail"].startswith(
+        "restates the problem: 2+3"
+    )
     assert judged("Two apples, and four boxes of three apples?")["acc"] == 1.0
     assert judged(r"Compute $2+3\times 4$.", math_strictness="lenient")["acc"] == 1.0
 
@@ -82,13 +105,29 @@ def test_an_unevaluated_expression_is_right_unless_it_restates_the_problem(parts
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ("math", {}, "set reward.reward_manager.name=naive_with_prompt, or math_strictness=lenient"),
-        ("math", {"math_strictness": "strict"}, "math_strictness='strict' is not one of no_restatement, lenient"),
+        (
+            "math",
+            {},
+            "set reward.reward_manager.name=naive_with_prompt, or math_strictness=lenient",
+        ),
+        (
+            "math",
+            {"math_strictness": "strict"},
+            "math_strictness='strict' is not one of no_restatement, lenient",
+        ),
         ("apps", {"code_reward": "some"}, "code_reward='some' is not one of all, fraction"),
-        ("math", {"verifiers": {"math": {"second": 5.0}}}, "task 'math' has no setting 'second'; it has seconds"),
+        (
+            "math",
+            {"verifiers": {"math": {"second": 5.0}}},
+            "task 'math' has no setting 'second'; it has seconds",
+        ),
         ("shouts/a", {"verifiers": {"singing": {}}}, "no task 'singing'"),
         ("poems", {}, r"data_source='poems'.*reward_kwargs.sources, e.g. \{poems: math\}"),
-        ("poems", {"sources": {"poems": "verse"}}, "no task 'verse' for data_source 'poems'; known.*choice, code"),
+        (
+            "poems",
+            {"sources": {"poems": "verse"}},
+            "no task 'verse' for data_source 'poems'; known.*choice, code",
+        ),
     ],
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(source, options, message):
@@ -129,9 +168,13 @@ def test_an_actor_judges_all_tasks_at_once():
         mixed.append(("code", "```python\nwhile True: pass\n```", tests, {}, "timeout"))
 
         async def at_once():
-            return await asyncio.gather(*(verifiers.ask("verify", *request[:4]) for request in mixed))
+            return await asyncio.gather(
+                *(verifiers.ask("verify", *request[:4]) for request in mixed)
+            )
 
-        assert [str(verdict.outcome) for verdict in asyncio.run(at_once())] == [request[4] for request in mixed]
+        assert [str(verdict.outcome) for verdict in asyncio.run(at_once())] == [
+            request[4] for request in mixed
+        ]
         unknown = asyncio.run(verifiers.ask("verify", "verse", "x", "y", {}))
         assert unknown.grader_failure and "no task 'verse'" in unknown.detail
     finally:

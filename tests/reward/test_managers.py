@@ -8,7 +8,17 @@ import time
 
 import numpy as np
 import pytest
-from pspo_rows import TOKENIZER, Calculator, Constant, composed, configuration, manager, numbered, reward, row
+from pspo_rows import (
+    TOKENIZER,
+    Calculator,
+    Constant,
+    composed,
+    configuration,
+    manager,
+    numbered,
+    reward,
+    row,
+)
 from tiny_llama import save_llama
 from verl.trainer.ppo.reward import load_reward_manager
 
@@ -66,7 +76,9 @@ def test_scores_of_steps_become_their_geometric_mean_times_the_weibull():
     amount, info = reward(GOOD)
     score = (0.9 * 0.9 * 0.1) ** (1 / 3)
     assert amount == info["score"] == pytest.approx(score * weibull(3), abs=1e-9)
-    assert (info["chain_score"], info["chain_factor"]) == pytest.approx((score, weibull(3)), abs=1e-9)
+    assert (info["chain_score"], info["chain_factor"]) == pytest.approx(
+        (score, weibull(3)), abs=1e-9
+    )
     assert json.loads(info["step_scores"]) == [0.9, 0.9, 0.1] and info["n_steps"] == 3
     assert (info["step_score"], info["lowest_step_score"]) == pytest.approx((1.9 / 3, 0.1))
     assert info["reward_failure"] == 0.0 and info["failure_detail"] == ""
@@ -87,10 +99,14 @@ def test_steps_are_paid_at_their_ends():
     amount, info = reward(GOOD, manager(configuration(accumulation__reward_position="step_ends")))
     assert json.loads(info["step_rewards"]) == pytest.approx([amount / 3] * 3)
     # The last step takes the end-of-sequence token with it.
-    assert json.loads(info["step_ends"]) == [13, 27, len(GOOD)] and info["n_tokens"] == len(GOOD) + 1
+    assert (
+        json.loads(info["step_ends"]) == [13, 27, len(GOOD)] and info["n_tokens"] == len(GOOD) + 1
+    )
     # Without an accumulation every step is paid for itself.
     amount, info = reward(GOOD, manager(configuration("chain@pspo=plain")))
-    assert json.loads(info["step_rewards"]) == pytest.approx([0.9, 0.9, 0.1]) and amount == pytest.approx(1.9)
+    assert json.loads(info["step_rewards"]) == pytest.approx(
+        [0.9, 0.9, 0.1]
+    ) and amount == pytest.approx(1.9)
     assert info["chain_score"] is None
 
 
@@ -127,7 +143,10 @@ def test_a_response_without_a_step_with_content_has_the_reward_0():
     scorer = Calculator()
     for text, end in (("", False), ("", True), ("[1] [2]", True)):
         amount, info = reward(text, manager(scorer=scorer), end=end)
-        assert amount == info["n_steps"] == info["reward_failure"] == 0 and info["n_tokens"] == len(text) + end
+        assert (
+            amount == info["n_steps"] == info["reward_failure"] == 0
+            and info["n_tokens"] == len(text) + end
+        )
         assert (info["chain_score"], info["step_scores"], info["step_ends"]) == (0.0, "[]", "[]")
     assert scorer.asked == []
 
@@ -141,7 +160,12 @@ def test_a_response_without_a_step_with_content_has_the_reward_0():
 )
 def test_a_response_that_cannot_be_scored_is_a_failure_with_its_reason(scorer, n, detail):
     amount, info = reward(steps(n), manager(configuration("chain@pspo=pspo_released"), scorer))
-    assert (amount, info["reward_failure"], info["n_steps"], info["chain_score"]) == (0.0, 1.0, n, None)
+    assert (amount, info["reward_failure"], info["n_steps"], info["chain_score"]) == (
+        0.0,
+        1.0,
+        n,
+        None,
+    )
     assert detail in info["failure_detail"]
 
 
@@ -157,7 +181,10 @@ def test_a_pattern_that_takes_too_long_makes_one_step(monkeypatch):
 def test_every_response_has_the_same_keys():
     """verl stacks infos by key."""
     responses = [(GOOD, None), ("", None), (GOOD, Same(ScoringFailure("no answer")))]
-    infos = [reward(text, manager(scorer=scorer, compute_score=answers), **GOLD)[1] for text, scorer in responses]
+    infos = [
+        reward(text, manager(scorer=scorer, compute_score=answers), **GOLD)[1]
+        for text, scorer in responses
+    ]
     assert len({frozenset(info) for info in infos}) == 1
 
 
@@ -180,7 +207,11 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
 
 
 def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer():
-    columns = {"data_source": "math", "reward_model": {"ground_truth": "14"}, "extra_info": {"index": 3}}
+    columns = {
+        "data_source": "math",
+        "reward_model": {"ground_truth": "14"},
+        "extra_info": {"index": 3},
+    }
     columns["raw_prompt"] = np.array([{"role": "user", "content": "Compute 2+3*4."}], dtype=object)
     prime = load_reward_manager(compose_config("prime_trainer", []), TOKENIZER)
     for of in (prime, manager(compute_score=compute_score)):
@@ -197,14 +228,23 @@ PROMPT = [{"role": "user", "content": "What is 2*3+1?"}]
 def needs_prompt(data_source, solution_str, ground_truth, extra_info):
     right = float(solution_str.split()[-1:] == [ground_truth])
     assert extra_info["raw_prompt"] == PROMPT
-    return {"score": right, "acc": right, "verdict": "correct" if right else "wrong", "grader_failure": 0.0}
+    return {
+        "score": right,
+        "acc": right,
+        "verdict": "correct" if right else "wrong",
+        "grader_failure": 0.0,
+    }
 
 
 def told(text, *overrides, scorer=None):
     """Return the reward and the extra info of ``naive_with_step_scores``."""
-    config = composed("variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu")
+    config = composed(
+        "variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu"
+    )
     of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, score=scorer and scorer.score)
-    result = of.loop.run_until_complete(of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD)))
+    result = of.loop.run_until_complete(
+        of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD))
+    )
     return result["reward_score"], result["reward_extra_info"]
 
 
@@ -213,7 +253,10 @@ def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     amount, info = told(numbered(*STEPS), scorer=scorer)
     assert amount == info["acc"] == info["score"] == 1.0 and info["verdict"] == "correct"
     assert json.loads(info["step_scores"]) == pytest.approx([0.9, 0.05, 0.1])
-    assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0
+    assert (
+        json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))]
+        and info["reward_failure"] == 0.0
+    )
     # Steps are those of prime.steps.
     told("2*3=6;6+1=7", 'prime.steps={delimiters: [";"]}', scorer=scorer)
     assert scorer.asked[1].steps == ("2*3=6;", "6+1=7")
@@ -222,7 +265,10 @@ def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
 def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():
     amount, info = told(numbered(*STEPS), scorer=Same(ScoringFailure("no answer in 60 s")))
     assert amount == info["acc"] == 1.0
-    assert (info["reward_failure"], info["failure_detail"]) == (1.0, "step scorer: no answer in 60 s")
+    assert (info["reward_failure"], info["failure_detail"]) == (
+        1.0,
+        "step scorer: no answer in 60 s",
+    )
     assert (info["step_scores"], info["n_steps"]) == ("[]", 3)
     # verl stacks infos by key.
     assert info.keys() == told("", scorer=Calculator())[1].keys()
@@ -235,12 +281,14 @@ def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
     alone = ClassifierScorer(TokenClassifier(path, layout=layout))
     for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
         lines = numbered(*texts).splitlines(keepends=True)
-        (expected,) = alone.score([alone.tokens(LabeledResponse("What is 2*3+1?", *join_steps(lines), tuple(lines)))])
+        (expected,) = alone.score(
+            [alone.tokens(LabeledResponse("What is 2*3+1?", *join_steps(lines), tuple(lines)))]
+        )
         _, info = told(numbered(*texts), *words, f"step_scorer.model_path={path}")
         assert json.loads(info["step_scores"]) == pytest.approx(expected["probability"], abs=1e-6)
 
 
-# ---- a user's own reward function ----------------------------------------------------------------------------------
+# ---- a user's own reward function ----------------------------------------------------------------
 
 BODIES = [
     ("return ground_truth + bonus == 'gold!'", "correct", ""),
@@ -250,14 +298,20 @@ BODIES = [
     ("return float('inf')", "error", "it returned inf, and must return a finite number"),
     ("__import__('time').sleep(99)", "timeout", "compute_score: more than 1"),
     # Holds the interpreter's lock, so no thread could end it.
-    ("return __import__('re').match('(a*)*b', 'a' * 99) is None", "timeout", "compute_score: more than 1"),
+    (
+        "return __import__('re').match('(a*)*b', 'a' * 99) is None",
+        "timeout",
+        "compute_score: more than 1",
+    ),
     ("__import__('os').abort()", "error", "the process died twice during this run: exit code -6"),
 ]
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize(("body", "outcome", "detail"), BODIES)
-def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(tmp_path, kind, body, outcome, detail):
+def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(
+    tmp_path, kind, body, outcome, detail
+):
     if kind == "async def":
         if "'re'" in body or "abort" in body:
             pytest.skip("a coroutine stays in this process")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step scorer per node, which scores together what is asked for one by one, and none suffers for another."""
+"""One step scorer per node, which scores together what is asked for one by one, and none suffers
+for another."""
 
 import asyncio
 from functools import partial
@@ -24,7 +25,9 @@ class Checker:
     def __init__(self, at_once=1):
         self.batches = []
         # A batch is finished only when this number of them is being scored.
-        self.at_once, self.working, self.enough = at_once, 0, asyncio.Event()
+        self.at_once = at_once
+        self.working = 0
+        self.enough = asyncio.Event()
 
     async def score(self, chains):
         self.batches.append([chain.steps for chain in chains])
@@ -73,17 +76,22 @@ def test_the_response_that_breaks_a_batch_fails_alone():
     chains = [chain(0), Chain(("poison",)), chain(2)]
     first, broken, third = ask(Gatherer(scorer), chains)
     assert first.scores == third.scores == (0.9,)
-    assert broken == ScoringFailure("StepRMError: the model gave scores that are not finite numbers")
+    assert broken == ScoringFailure(
+        "StepRMError: the model gave scores that are not finite numbers"
+    )
     assert [len(batch) for batch in scorer.batches] == [3, 1, 1, 1]
     # Too few results fail every response.
     silent = SimpleNamespace(score=AsyncMock(return_value=[]))
     outcomes = ask(Gatherer(silent), chains)
-    assert {outcome.reason for outcome in outcomes} == {"StepRMError: the scorer gave 0 results for 1 responses"}
+    assert {outcome.reason for outcome in outcomes} == {
+        "StepRMError: the scorer gave 0 results for 1 responses"
+    }
 
 
 @pytest.mark.parametrize("sent", [False, True])
 def test_who_stops_waiting_takes_no_one_with_him(sent):
-    """Canceled before the batch is sent, a response is not scored; canceled later, its scores go nowhere."""
+    """Canceled before the batch is sent, a response is not scored; canceled later, its scores go
+    nowhere."""
     scorer = Checker(at_once=2)
 
     async def cancel_one():
@@ -103,7 +111,7 @@ def test_who_stops_waiting_takes_no_one_with_him(sent):
     assert [len(batch) for batch in scorer.batches] == [3 if sent else 2]
 
 
-# ---- one for a node ----------------------------------------------------------------------------------------------
+# ---- one for a node ------------------------------------------------------------------------------
 
 CHAINS = [Chain(tuple(f"Step {k}: we add {n}." for k in range(1, 2 + n % 4))) for n in range(40)]
 
@@ -121,7 +129,9 @@ def expected(model):
 
 def agrees(scorer, expected):
     """Return whether the scorer has the expected scores for all chains."""
-    outcomes = zip(ask(SimpleNamespace(score=partial(scorer.ask, "score")), CHAINS), expected, strict=True)
+    outcomes = zip(
+        ask(SimpleNamespace(score=partial(scorer.ask, "score")), CHAINS), expected, strict=True
+    )
     return all(outcome.scores == pytest.approx(scores, abs=1e-5) for outcome, scores in outcomes)
 
 
@@ -130,12 +140,16 @@ def test_without_ray_the_model_is_in_this_process(model, expected):
     # Without a GPU of its own it works on the CPU.
     assert scorer._local._scorer.model.device.type == "cpu"
     assert agrees(scorer, expected)
-    with pytest.raises(StepRMError, match="step_scorer.address is missing and verl's reward-model pool is off"):
+    with pytest.raises(
+        StepRMError, match="step_scorer.address is missing and verl's reward-model pool is off"
+    ):
         connect(scorer_settings(model_path=model, kind="server"))
 
 
 @pytest.mark.slow
-def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(model, expected, tmp_path):
+def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(
+    model, expected, tmp_path
+):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         first, second = (connect(scorer_settings(model_path=model)) for _ in range(2))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is killed at any moment, also while it saves, resumes from the last whole checkpoint."""
+"""A run that is killed at any moment, also while it saves, resumes from the last whole
+checkpoint."""
 
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def write_part(root, step, part, text):
 
 
 def operations_of_a_save(root: Path, step: int, version: str):
-    """Yield what the trainer and verl do to the disk, one operation after another, in their order."""
+    """Yield what the trainer and verl do to the disk, one operation after another, in their
+    order."""
     yield lambda: checkpoint.mark_incomplete(folder_of(root, step))
     for part in PARTS:
         yield lambda part=part: write_part(root, step, part, "")  # opened
@@ -65,7 +67,8 @@ def test_killed_while_saving_a_new_step(tmp_path, before, killed_after):
 
 @pytest.mark.parametrize("killed_after", range(N_OPERATIONS + 1))
 def test_killed_while_saving_a_step_again_that_the_tracker_already_names(tmp_path, killed_after):
-    """Happens after resume_mode=resume_path from an older step: the old step 4 is overwritten part by part."""
+    """Happens after resume_mode=resume_path from an older step: the old step 4 is overwritten part
+    by part."""
     save(tmp_path, 2, "two")
     save(tmp_path, 4, "old")
     save(tmp_path, 4, "new", killed_after)

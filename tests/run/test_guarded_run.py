@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults as every trainer treats them, on a stand-in for verl's trainer that writes files and polls."""
+"""Faults as every trainer treats them, on a stand-in for verl's trainer that writes files and
+polls."""
 
 import errno
 import json
@@ -43,7 +44,9 @@ class Verl:
 
     def fit(self, agent_loop_manager):
         self.logger = trainer_base.Tracking(
-            project_name="p", experiment_name="e", default_backend=self.config.trainer.get("logger", [])
+            project_name="p",
+            experiment_name="e",
+            default_backend=self.config.trainer.get("logger", []),
         )
         self.polled = [self.replay_buffer._wait_for_next_poll("train", 0.0) for _ in range(3)]
         if self.fails:
@@ -60,7 +63,9 @@ class Verl:
             if self.fails:
                 raise self.fails
             stream.write(" and half")
-        with open(f"{self.config.trainer.default_local_dir}/latest_checkpointed_iteration.txt", "w") as stream:
+        with open(
+            f"{self.config.trainer.default_local_dir}/latest_checkpointed_iteration.txt", "w"
+        ) as stream:
             stream.write(str(self.global_steps))
 
 
@@ -72,17 +77,25 @@ class Trainer(GuardedRunMixin, Verl):
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    monkeypatch.setattr(guarded_run.RunLock, "acquire", lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0))
+    monkeypatch.setattr(
+        guarded_run.RunLock,
+        "acquire",
+        lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0),
+    )
     monkeypatch.setattr(guarded_run.ray, "nodes", list)
     monkeypatch.setattr(guarded_run, "require_resources", lambda config, nodes: None)
     made = []
 
     def make(data=MappingProxyType({}), path="org/model", **changes):
         trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
-        keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name"))
+        keep = dict.fromkeys(
+            ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name")
+        )
         parts = {"model": {"path": path}, "rollout": {}}
         config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
-        trainer = Trainer(OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, **data}}))
+        trainer = Trainer(
+            OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, **data}})
+        )
         trainer.init()
         made.append(trainer)
         return trainer
@@ -132,7 +145,10 @@ def test_a_resume_passes_over_a_damaged_checkpoint(make, tmp_path):
         save(trainer, step)
     (tmp_path / "global_step_2" / "weights").write_text("h")
     trainer._load_checkpoint()
-    assert trainer.config.trainer.resume_from_path == str(tmp_path / "global_step_1") and trainer.loaded
+    assert (
+        trainer.config.trainer.resume_from_path == str(tmp_path / "global_step_1")
+        and trainer.loaded
+    )
     trainer.config.trainer.resume_mode = "auto"
     (tmp_path / "global_step_1" / "weights").unlink()
     with pytest.raises(RunError, match="no whole checkpoint is left"):
@@ -140,7 +156,8 @@ def test_a_resume_passes_over_a_damaged_checkpoint(make, tmp_path):
 
 
 CAUSE = (
-    'actor_died_error_context {\n  error_message: "The actor is dead. End of file. Some common causes include: (1)"\n}'
+    'actor_died_error_context {\n  error_message: "The actor is dead. End of file. Some common'
+    ' causes include: (1)"\n}'
 )
 
 
@@ -165,7 +182,9 @@ def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch
     states["a"] = {"State": "RESTARTING"}
     trainer.replay_buffer._wait_for_next_poll("train", 0.0)
     states["a"] = {"State": "DEAD", "DeathCause": CAUSE}
-    with pytest.raises(WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"):
+    with pytest.raises(
+        WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"
+    ):
         trainer.replay_buffer._wait_for_next_poll("train", 0.0)
     # It looks only now and then.
     trainer._next_look += 3600
@@ -189,7 +208,10 @@ def test_an_error_that_a_dead_worker_caused_is_reported_as_its_death(make, monke
 
 
 def test_who_is_watched():
-    servers = [SimpleNamespace(replica_rank=0, servers=["s0", "s1"]), SimpleNamespace(replica_rank=1, servers=["s2"])]
+    servers = [
+        SimpleNamespace(replica_rank=0, servers=["s0", "s1"]),
+        SimpleNamespace(replica_rank=1, servers=["s2"]),
+    ]
     manager = SimpleNamespace(get_replicas=lambda: servers)
     trainer = SimpleNamespace(get_reward_handles=lambda: ["r0"], llm_server_manager=manager)
     assert find_workers(trainer, SimpleNamespace(agent_loop_workers=["a0", "a1"])) == {
@@ -222,12 +244,18 @@ def test_the_metrics_of_a_resumed_run_go_on_in_one_file(make, tmp_path, monkeypa
     [
         ({}, "org/model", ""),
         ({"train_files": ["moved.parquet"]}, "org/model", ""),
-        ({"train_files": "other.parquet"}, "org/model", "data.train_files a.parquet, now it is other.parquet"),
+        (
+            {"train_files": "other.parquet"},
+            "org/model",
+            "data.train_files a.parquet, now it is other.parquet",
+        ),
         ({"seed": 2}, "org/model", "data.seed 1, now it is 2"),
         ({}, "org/other", "the tokenizer of org/model, now it is org/other"),
     ],
 )
-def test_no_run_continues_with_other_data_tokenizers_and_seeds_unasked(make, tmp_path, monkeypatch, data, path, said):
+def test_no_run_continues_with_other_data_tokenizers_and_seeds_unasked(
+    make, tmp_path, monkeypatch, data, path, said
+):
     monkeypatch.chdir(tmp_path)
     for name, content in (("a", "1"), ("moved", "1"), ("other", "2")):
         Path(f"{name}.parquet").write_text(content)
@@ -250,8 +278,14 @@ def test_fewer_rows_than_the_checkpoint_has_seen_start_from_the_first(make):
         data = [{"raw_prompt": row} for row in range(rows)]
         return StatefulDataLoader(data, sampler=RandomSampler(data))
 
-    long, trainer = loader(9), make()
+    long = loader(9)
+    trainer = make()
     list(islice(long, 7))
     trainer.train_dataloader = loader(4)
     trainer.train_dataloader.load_state_dict(long.state_dict())
-    assert sorted(int(trainer._fetch_one_gen_batch()["raw_prompt"][0]) for _ in range(4)) == [0, 1, 2, 3]
+    assert sorted(int(trainer._fetch_one_gen_batch()["raw_prompt"][0]) for _ in range(4)) == [
+        0,
+        1,
+        2,
+        3,
+    ]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demands of a run on Ray: what reaches workers of a running cluster, what is reserved, what is refused before."""
+"""Demands of a run on Ray: what reaches workers of a running cluster, what is reserved, what is
+refused before."""
 
 import os
 import sys
@@ -27,14 +28,21 @@ def config_of(**init):
 def test_the_address_is_that_of_the_configuration_or_of_the_environment(monkeypatch):
     assert find_address(config_of()) is None and find_address(config_of(address="local")) is None
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert find_address(config_of()) == "10.0.0.1:6379" and find_address(config_of(address="h:1")) == "h:1"
+    assert (
+        find_address(config_of()) == "10.0.0.1:6379"
+        and find_address(config_of(address="h:1")) == "h:1"
+    )
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert find_address(config_of()) is None
 
 
 def test_what_recipes_set_reaches_the_workers_and_secrets_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    environment = {"VERL_FILE_LOGGER_PATH": "out/metrics.jsonl", "PYTHONPATH": "code:/lib", "VERL_PLATFORM": "cpu"}
+    environment = {
+        "VERL_FILE_LOGGER_PATH": "out/metrics.jsonl",
+        "PYTHONPATH": "code:/lib",
+        "VERL_PLATFORM": "cpu",
+    }
     environment |= {"WANDB_API_KEY": "secret", "NCCL_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": ""}
     assert environment_words(config_of(address="h:1"), environment) == [
         f"{VARIABLES}VERL_FILE_LOGGER_PATH='{tmp_path}/out/metrics.jsonl'",
@@ -56,8 +64,15 @@ def test_any_value_survives_the_syntax_of_hydra(value):
 
 SEPARATE = ["actor_rollout_ref.hybrid_engine=false", "trainer.v1.trainer_mode=prime_separate_async"]
 SEPARATE += ["actor_rollout_ref.rollout.nnodes=2", "actor_rollout_ref.rollout.n_gpus_per_node=4"]
-NODE = ["trainer.n_gpus_per_node=8", "transfer_queue.backend.SimpleStorage.num_data_storage_units=8"]
-SCORER = ["trainer.n_gpus_per_node=4", "step_scorer.actor.num_gpus=1", "step_scorer.model_path=step_rm"]
+NODE = [
+    "trainer.n_gpus_per_node=8",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=8",
+]
+SCORER = [
+    "trainer.n_gpus_per_node=4",
+    "step_scorer.actor.num_gpus=1",
+    "step_scorer.model_path=step_rm",
+]
 AUTO = "+ray_kwargs.ray_init.address=auto"
 
 
@@ -78,12 +93,17 @@ def machine(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
 
 
-@pytest.mark.parametrize(("words", "cpus"), [([], 3 * 8 + 1 + 8), (SEPARATE, 3 * 8 + 2 * 8 + 1 + 8)])
+@pytest.mark.parametrize(
+    ("words", "cpus"), [([], 3 * 8 + 1 + 8), (SEPARATE, 3 * 8 + 2 * 8 + 1 + 8)]
+)
 def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, capsys, words, cpus):
     config = composed(*NODE, *words)
     monkeypatch.setattr(os, "cpu_count", lambda: cpus - 1)
     (problem,) = check_ray(config)
-    assert f"num_cpus={cpus - 1}: verl reserves {cpus} logical" in problem and "Ray would wait forever" in problem
+    assert (
+        f"num_cpus={cpus - 1}: verl reserves {cpus} logical" in problem
+        and "Ray would wait forever" in problem
+    )
     # It is among the checks of a run that is to start.
     for name in ("check_config", "check_files"):
         monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
@@ -105,14 +125,19 @@ def test_several_nodes_need_an_address_and_a_running_cluster_nothing(monkeypatch
 def test_cpu_mode_needs_its_platform_and_a_slot_for_each_rank(monkeypatch):
     config = composed("ray_kwargs.ray_init.num_gpus=0", name="prime_trainer_cpu")
     problems = list(check_ray(config))
-    assert [problem.split()[0] for problem in problems] == ["trainer.device=cpu", "ray_kwargs.ray_init.num_gpus=0:"]
+    assert [problem.split()[0] for problem in problems] == [
+        "trainer.device=cpu",
+        "ray_kwargs.ray_init.num_gpus=0:",
+    ]
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     assert list(check_ray(composed(name="prime_trainer_cpu"))) == []
 
 
 ONE_NODE = composed(*NODE)
 TWO_NODES = composed(*NODE, "trainer.nnodes=2")
-WITH_SCORER = composed(*SCORER, "trainer.n_gpus_per_node=8", "trainer.nnodes=2", name="pspo_trainer")
+WITH_SCORER = composed(
+    *SCORER, "trainer.n_gpus_per_node=8", "trainer.nnodes=2", name="pspo_trainer"
+)
 TOO_FEW = r"logical CPUs, and verl reserves 33 .* --num-cpus$"
 TOO_SMALL = r"\d of \d nodes have the 24 logical CPUs .* trainer.nnodes=2"
 NO_GPU = r"have 8, 8 GPUs, .*actor.num_gpus=1 on each besides .*=8; lower"
@@ -141,7 +166,10 @@ def test_a_cluster_that_is_too_small_is_refused_instead_of_waited_for(config, no
 def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "CPU")
     (problem,) = check_ray(composed(*NODE))
-    assert problem.startswith("VERL_PLATFORM=cpu is in the environment") and "unset VERL_PLATFORM" in problem
+    assert (
+        problem.startswith("VERL_PLATFORM=cpu is in the environment")
+        and "unset VERL_PLATFORM" in problem
+    )
 
 
 @pytest.fixture
@@ -154,7 +182,11 @@ def start(tmp_path, monkeypatch):
 
     def run(*words, main):
         monkeypatch.setitem(sys.modules, "verl.trainer.main_ppo", types.SimpleNamespace(main=main))
-        given = ["train", "--config-name=prime_trainer_cpu", *overrides("prime", tmp_path / "inputs")]
+        given = [
+            "train",
+            "--config-name=prime_trainer_cpu",
+            *overrides("prime", tmp_path / "inputs"),
+        ]
         given += ["modules=[recipes.smoke.smoke_verifier]"]
         given += [f"trainer.default_local_dir={tmp_path}/checkpoints", *words]
         monkeypatch.setattr(sys, "argv", given)
@@ -166,7 +198,10 @@ def start(tmp_path, monkeypatch):
 def test_modules_of_the_user_reach_the_workers_of_a_running_cluster(start, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "head:1")
     start(main=lambda: None)
-    assert f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json,recipes.smoke.smoke_verifier'" in sys.argv
+    assert (
+        f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json,recipes.smoke.smoke_verifier'"
+        in sys.argv
+    )
     # A run that fails has its own status.
     with pytest.raises(SystemExit, match="7"):
         start(main=lambda: sys.exit(7))

@@ -17,7 +17,9 @@ from prime_ext.utils.run_store import RunError, RunLock
 def test_the_second_run_is_told_who_has_the_folder(tmp_path):
     first = RunLock(tmp_path / "checkpoints")
     first.acquire()
-    with pytest.raises(RunError, match=f"checkpoints is in use by process {os.getpid()} on .*choose another"):
+    with pytest.raises(
+        RunError, match=f"checkpoints is in use by process {os.getpid()} on .*choose another"
+    ):
         RunLock(tmp_path / "checkpoints").acquire(wait_seconds=0)
     first.release()
     RunLock(tmp_path / "checkpoints").acquire(wait_seconds=0)
@@ -32,15 +34,20 @@ def test_it_waits_for_a_run_that_is_about_to_end_and_says_so_once(tmp_path, capl
     RunLock(tmp_path).acquire(wait_seconds=600)
     end.join()
     (line,) = caplog.messages
-    assert f"in use by process {os.getpid()} on " in line and line.endswith("waiting up to 600 s for it to end")
+    assert f"in use by process {os.getpid()} on " in line and line.endswith(
+        "waiting up to 600 s for it to end"
+    )
 
 
 def test_a_killed_run_holds_nothing(tmp_path):
     hold = (
-        "import pathlib, sys, time; from prime_ext.utils.run_store import RunLock; "
-        "lock = RunLock(pathlib.Path(sys.argv[1])); lock.acquire(0); print('held', flush=True); time.sleep(3600)"
+        "import pathlib, sys, time; from prime_ext.utils.run_store import RunLock; lock ="
+        " RunLock(pathlib.Path(sys.argv[1])); lock.acquire(0); print('held', flush=True);"
+        " time.sleep(3600)"
     )
-    with subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "held\n"
         with pytest.raises(RunError, match=f"process {process.pid}"):
             RunLock(tmp_path).acquire(wait_seconds=0)
@@ -49,7 +56,9 @@ def test_a_killed_run_holds_nothing(tmp_path):
 
 
 def test_a_command_is_refused_before_ray_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(train.RunLock, "acquire", lambda lock, _take=RunLock.acquire: _take(lock, 0))
+    monkeypatch.setattr(
+        train.RunLock, "acquire", lambda lock, _take=RunLock.acquire: _take(lock, 0)
+    )
     config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
     # It leaves the folder to its trainer.
     assert train.check_run_folder(config) == train.check_run_folder(config) == ""
@@ -57,7 +66,10 @@ def test_a_command_is_refused_before_ray_starts(tmp_path, monkeypatch):
     first.acquire()
     assert "choose another folder" in train.check_run_folder(config)
     # A validation alone writes no checkpoints.
-    assert train.check_run_folder(OmegaConf.create({"trainer": {**config.trainer, "val_only": True}})) == ""
+    assert (
+        train.check_run_folder(OmegaConf.create({"trainer": {**config.trainer, "val_only": True}}))
+        == ""
+    )
     (tmp_path / "file").write_text("")
     config.trainer.default_local_dir = str(tmp_path / "file" / "x")
     problem = train.check_run_folder(config)

@@ -28,7 +28,17 @@ def wheel(tmp_path_factory):
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    words = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    words = [
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(folder),
+        str(source),
+    ]
     subprocess.run([sys.executable, *words], check=True, capture_output=True)
     return next(folder.glob("prime_ext-*.whl"))
 
@@ -36,7 +46,17 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
     target = tmp_path_factory.mktemp("installed")
-    words = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    words = [
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(wheel),
+    ]
     subprocess.run([sys.executable, *words], check=True, capture_output=True)
     return target
 
@@ -44,7 +64,9 @@ def installed(wheel, tmp_path_factory):
 def run(installed, folder, *words):
     environment = {**os.environ, "PYTHONPATH": str(installed), "VERL_PLATFORM": "cpu"}
     command = [sys.executable, *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
 
 
 def test_every_module_and_every_setting_is_in_it(wheel):
@@ -58,8 +80,11 @@ def test_every_module_and_every_setting_is_in_it(wheel):
 def required_by(name, extras, found):
     """Return the names of all packages that are installed with this one."""
     for one in map(Requirement, requires(name) or []):
-        key, marker = (canonicalize_name(one.name), frozenset(one.extras)), one.marker
-        if key not in found and any(marker is None or marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+        key = (canonicalize_name(one.name), frozenset(one.extras))
+        marker = one.marker
+        if key not in found and any(
+            marker is None or marker.evaluate({"extra": extra}) for extra in ("", *extras)
+        ):
             found.add(key)
             required_by(*key, found)
     return {name for name, _ in found}
@@ -67,9 +92,16 @@ def required_by(name, extras, found):
 
 def test_it_requires_all_that_its_modules_import():
     code = "\n".join(path.read_text() for path in (ROOT / "prime_ext").rglob("*.py"))
-    modules = {*re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE)} - sys.stdlib_module_names - {"prime_ext"}
-    brings, packages = required_by("prime-ext", ["cpu"], set()), packages_distributions()
-    assert [one for one in modules if not {canonicalize_name(name) for name in packages[one]} & brings] == []
+    modules = (
+        {*re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE)}
+        - sys.stdlib_module_names
+        - {"prime_ext"}
+    )
+    brings = required_by("prime-ext", ["cpu"], set())
+    packages = packages_distributions()
+    assert [
+        one for one in modules if not {canonicalize_name(name) for name in packages[one]} & brings
+    ] == []
 
 
 @pytest.mark.slow

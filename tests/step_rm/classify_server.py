@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real HTTP server with vLLM's ``/classify``, around a local model, that can be told to misbehave."""
+"""Real HTTP server with vLLM's ``/classify``, around a local model, that can be told to
+misbehave."""
 
 import torch
 from aiohttp import web
@@ -29,10 +30,18 @@ class ClassifyServer(ScriptedServer):
         with torch.no_grad():
             probabilities = self.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
         label = self.model.config.id2label[int(probabilities.argmax())]
-        return {"index": index, "label": label, "probs": probabilities.tolist(), "num_classes": len(probabilities)}
+        return {
+            "index": index,
+            "label": label,
+            "probs": probabilities.tolist(),
+            "num_classes": len(probabilities),
+        }
 
     def _completion(self, prompt, payload):
-        return {"object": "list", "data": [self._item(*pair) for pair in enumerate(payload["input"])]}
+        return {
+            "object": "list",
+            "data": [self._item(*pair) for pair in enumerate(payload["input"])],
+        }
 
     async def _fault(self, fault, answer, request):
         if not callable(fault):
@@ -42,10 +51,14 @@ class ClassifyServer(ScriptedServer):
 
 
 def save_models(folder):
-    """Save two classifiers of steps, a token classifier and a causal model; return their folders."""
+    """Save two classifiers of steps, a token classifier and a causal model; return their
+    folders."""
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}<eos>{% endfor %}"
     template += "{% if add_generation_prompt %}assistant:{% endif %}"
     options = {"chat_template": template, "size": 64, "max_positions": 1024}
-    found = {"bert": described(save_bert(folder / "bert")), "llama": described(save_llama(folder / "llama"))}
+    found = {
+        "bert": described(save_bert(folder / "bert")),
+        "llama": described(save_llama(folder / "llama")),
+    }
     found["classifier"] = save_causal(folder / "classifier", 3, classes=2, **options)
     return {**found, "causal": save_causal(folder / "causal", 4, **options)}

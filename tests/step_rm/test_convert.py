@@ -17,53 +17,71 @@ from prime_ext.utils.rows import SourceError
 
 # Lines of files that are right, and lines that are not.
 GOOD = {
-    "pspo": r"""
+    "pspo": (
+        r"""
 {"sentence": "[1] . It says 3.\n", "label": "1"}
 {"sentence": "[1] . It says 3.\n </s><s>[2] . So it is 4.\n", "label": "0"}
 {"sentence": "[2] . So it is 4.\n </s><s>[3] . Option 1.", "label": "-1"}
 {"sentence": "1. Other response. </s><s> 2. Its second step.", "label": "1"}
-{"sentence": "7. Middle of a third. </s><s>8. Goes on.", "label": "-1"}""",
-    "prm800k": """{"question": {"problem": "What is 2 + 3?"}, "label": {"steps": [\
+{"sentence": "7. Middle of a third. </s><s>8. Goes on.", "label": "-1"}"""
+    ),
+    "prm800k": (
+        """{"question": {"problem": "What is 2 + 3?"}, "label": {"steps": [\
 {"completions": [{"text": "Add them.", "rating": 1}], "human_completion": null, "chosen_completion": 0}, \
 {"completions": [{"text": "It is 6.", "rating": -1, "flagged": false}, {"text": "Hmm.", "rating": 0}, \
 {"text": "???", "rating": -1, "flagged": true}, {"text": "Unrated.", "rating": null}], \
 "human_completion": {"text": "It is 5.", "rating": null}, "chosen_completion": null}, \
 {"completions": [{"text": "Done.", "rating": 1}], "human_completion": null, "chosen_completion": null}, \
-{"completions": null, "human_completion": null, "chosen_completion": null}]}}""",
+{"completions": null, "human_completion": null, "chosen_completion": null}]}}"""  # noqa: E501
+    ),
     # In the second row a tag is inside the question.
-    "math-shepherd": r"""
+    "math-shepherd": (
+        r"""
 {"input": "How? Step 1: a ки\nStep 2: b ки\nStep 3: c ки", "label": "How? Step 1: a +\nStep 2: b -\nStep 3: c +"}
 {"input": "Mr. R is 5. ки\nStep 1: He is 5. ки", "label": "Mr. R is 5. -\nStep 1: He is 5. +"}
-{"input": "Is it? We add. ки\nWe stop. ки", "label": "Is it? We add. +\nWe stop. -"}""",
+{"input": "Is it? We add. ки\nWe stop. ки", "label": "Is it? We add. +\nWe stop. -"}"""  # noqa: E501
+    ),
     # The most frequent label counts; a tie is dropped.
-    "chains": """
+    "chains": (
+        """
 {"question": "What is 3?", "steps": ["a", "b", "c"], "labels": [1, null, -1]}
 {"question": "What is 3?", "steps": ["a"], "labels": [-1]}
 {"question": "What is 3?", "steps": ["a", "d"], "labels": [1, 0]}
-{"question": "What is 3?", "steps": ["a", "d"], "labels": [null, 1]}""",
+{"question": "What is 3?", "steps": ["a", "d"], "labels": [null, 1]}"""
+    ),
 }
 MALFORMED = {
-    "pspo": """
+    "pspo": (
+        """
 {"sentence": "a", "label": "2"}
-{"sentence": "a </s><s> b </s><s> c", "label": "1"}""",
-    "prm800k": """
+{"sentence": "a </s><s> b </s><s> c", "label": "1"}"""
+    ),
+    "prm800k": (
+        """
 {"question": "x"}
-{"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"rating": 5}]}]}}""",
-    "math-shepherd": """
+{"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"rating": 5}]}]}}"""
+    ),
+    "math-shepherd": (
+        """
 {"input": "no tag", "label": "no tag"}
 {"input": "Q? Step 1: a ки", "label": "Q? Step 1: a ?"}
 {"input": "Q? Step 1: a ки", "label": "Q? Step 1: b +"}
-{"input": "nothing asked ки", "label": "nothing asked +"}""",
-    "chains": """
+{"input": "nothing asked ки", "label": "nothing asked +"}"""
+    ),
+    "chains": (
+        """
 {"question": "q", "steps": ["a"], "labels": [[]]}
 {"question": "q", "steps": [" "], "labels": [1]}
-{"steps": ["a"], "labels": [1]}""",
+{"steps": ["a"], "labels": [1]}"""
+    ),
 }
 
 
 def write(folder, rows, name="data.jsonl"):
     path = folder / name
-    path.write_text(rows if isinstance(rows, str) else "\n".join(map(json.dumps, rows)), encoding="utf-8")
+    path.write_text(
+        rows if isinstance(rows, str) else "\n".join(map(json.dumps, rows)), encoding="utf-8"
+    )
     return path
 
 
@@ -106,14 +124,18 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_steps_of_each_format_and_nothing_of_a_malformed_row_but_one_line(tmp_path, capsys, monkeypatch, name):
+def test_steps_of_each_format_and_nothing_of_a_malformed_row_but_one_line(
+    tmp_path, capsys, monkeypatch, name
+):
     good, malformed = (each[name].strip().splitlines() for each in (GOOD, MALFORMED))
     monkeypatch.setattr("prime_ext.step_rm.convert.MOST_MALFORMED", 1)
     path = write(tmp_path, "\n".join([*malformed, "7", *good, "{broken\n"]))
     steps = convert(tmp_path, name, path)
     printed = capsys.readouterr()
     numbers = [*range(1, len(malformed) + 2), len(malformed) + len(good) + 2]
-    assert [line.split(": ")[0] for line in printed.err.splitlines()] == [f"{path} row {number}" for number in numbers]
+    assert [line.split(": ")[0] for line in printed.err.splitlines()] == [
+        f"{path} row {number}" for number in numbers
+    ]
     assert json.loads(printed.out)["counts"]["malformed rows"] == len(numbers)
     assert seen(steps) == seen(convert(tmp_path, name, GOOD[name])) == EXPECTED[name]
 
@@ -148,7 +170,9 @@ TOM = "Tom has 3 apples and buys 14 more apples."
         ("3*7+2", "3*7+4", False),
     ],
 )
-def test_near_duplicate_questions_are_one_group_and_those_that_ask_something_else_are_not(one, other, same):
+def test_near_duplicate_questions_are_one_group_and_those_that_ask_something_else_are_not(
+    one, other, same
+):
     assert (name_group(one) == name_group(other)) is same
     assert name_group(TOM, "text") != name_group(TOM.replace("3", "5"), "text")
 
@@ -156,7 +180,9 @@ def test_near_duplicate_questions_are_one_group_and_those_that_ask_something_els
 @given(st.integers(0, 5), st.floats(0, 0.5), st.floats(0, 0.4))
 def test_the_shares_are_about_those_asked_for_and_do_not_move_each_other(seed, validation, test):
     groups = [name_group(str(number)) for number in range(1000)]
-    splits, fixed = ([pick_split(group, share, test, seed) for group in groups] for share in (validation, 0.0))
+    splits, fixed = (
+        [pick_split(group, share, test, seed) for group in groups] for share in (validation, 0.0)
+    )
     assert abs(splits.count("test") / 1000 - test) < 0.07
     assert abs(splits.count("validation") / 1000 - validation) < 0.07
     assert [split == "test" for split in splits] == [split == "test" for split in fixed]
@@ -166,12 +192,20 @@ SHARES = ("--validation", 0.3, "--test", 0.3)
 
 
 def test_no_group_is_in_two_splits_and_files_and_their_order_do_not_matter(tmp_path):
-    questions = [f"Anna number {k} has {chr(97 + k % 26)} apples and eats some of them." for k in range(120)]
-    rows = [{"question": q, "steps": ["First.", f"Then {k}."], "labels": [1, -1]} for k, q in enumerate(questions)]
+    questions = [
+        f"Anna number {k} has {chr(97 + k % 26)} apples and eats some of them." for k in range(120)
+    ]
+    rows = [
+        {"question": q, "steps": ["First.", f"Then {k}."], "labels": [1, -1]}
+        for k, q in enumerate(questions)
+    ]
     everything = convert(tmp_path, "chains", rows, *SHARES, "--near-duplicates", "text")
     split = {step.group: step.split for step in everything}
     part = convert(tmp_path, "chains", rows[:40:-1], *SHARES, "--near-duplicates", "text")
-    assert all(step.split == split[step.group] for step in [*everything, *part]) and len(set(split.values())) == 3
+    assert (
+        all(step.split == split[step.group] for step in [*everything, *part])
+        and len(set(split.values())) == 3
+    )
     assert len({step.group for step in convert(tmp_path, "chains", rows)}) == 26
 
 
@@ -179,7 +213,8 @@ def test_the_same_pair_without_a_question_is_in_one_split_only(tmp_path):
     rows = []
     for number in range(60):
         first = f"[1] . Story {chr(97 + number % 26)} {chr(97 + number // 26)}"
-        second, third = "[2] . Both are the same.", "[3] . Thus option 1."
+        second = "[2] . Both are the same."
+        third = "[3] . Thus option 1."
         sentences = (first, f"{first} </s><s>{second}", f"{second} </s><s>{third}")
         rows += [{"sentence": sentence, "label": "1"} for sentence in sentences]
     steps = convert(tmp_path, "pspo", rows, *SHARES)
@@ -192,7 +227,9 @@ def test_the_file_says_how_it_was_made_and_one_of_another_schema_is_refused(tmp_
     file = pq.ParquetFile(tmp_path / "steps.parquet")
     types = {"previous": pa.list_(pa.string()), "label": pa.int8()}
     names = ("question", "previous", "current", "label", "source", "split", "group")
-    assert file.schema_arrow.remove_metadata() == pa.schema({name: types.get(name, pa.string()) for name in names})
+    assert file.schema_arrow.remove_metadata() == pa.schema(
+        {name: types.get(name, pa.string()) for name in names}
+    )
     description = json.loads(file.metadata.metadata[METADATA])
     assert description["options"]["seed"] == 3 and description["counts"]["label 1"] == 1
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")

@@ -10,7 +10,10 @@ from prime_ext.config.checks import SettingsError, read
 from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.labels import StepRMError
 
-BERT, LLAMA, ROBERTA, BARE = bert_tokenizer(), llama_tokenizer(), roberta_tokenizer(), byte_tokenizer()
+BERT = bert_tokenizer()
+LLAMA = llama_tokenizer()
+ROBERTA = roberta_tokenizer()
+BARE = byte_tokenizer()
 
 
 def encode(tokenizer, *arguments, **options):
@@ -19,7 +22,10 @@ def encode(tokenizer, *arguments, **options):
 
 def test_layouts_are_the_tokenizers_own_and_what_the_released_model_of_pspo_was_trained_on():
     for tokenizer in (BERT, ROBERTA):
-        assert list(encode(tokenizer, "", ["we add"], "so 3.").ids) == tokenizer("we add", "so 3.")["input_ids"]
+        assert (
+            list(encode(tokenizer, "", ["we add"], "so 3.").ids)
+            == tokenizer("we add", "so 3.")["input_ids"]
+        )
         assert list(encode(tokenizer, "", [], "so 3.").ids) == tokenizer("so 3.")["input_ids"]
     released = BERT("[1] . we add. </s><s>[2] . so 3.")["input_ids"]
     assert list(encode(BERT, "", ["[1] . we add."], "[2] . so 3.", layout="text").ids) == released
@@ -36,9 +42,19 @@ STEPS = ["[1] . a", "Step 2: b", "3. c"]
         (BARE, ("", ["a"], "b"), {"separator": "\n\n"}, "a\n\nb"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {}, "<s>3. c</s></s>4. d</s>"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {"previous": 2}, "<s>Step 2: b\n3. c</s></s>4. d</s>"),
-        (ROBERTA, ("", STEPS, "4. d"), {"previous": 0, "strip_markers": True}, "<s>. a\nb\nc</s></s>d</s>"),
+        (
+            ROBERTA,
+            ("", STEPS, "4. d"),
+            {"previous": 0, "strip_markers": True},
+            "<s>. a\nb\nc</s></s>d</s>",
+        ),
         (ROBERTA, ("Q?", STEPS, "4. d"), {"question": True}, "<s>Q?\n3. c</s></s>4. d</s>"),
-        (ROBERTA, ("Q?", [], "4."), {"question": True, "strip_markers": True}, "<s>Q?</s></s>4.</s>"),
+        (
+            ROBERTA,
+            ("Q?", [], "4."),
+            {"question": True, "strip_markers": True},
+            "<s>Q?</s></s>4.</s>",
+        ),
     ],
 )
 def test_what_is_shown(tokenizer, arguments, options, expected):
@@ -49,9 +65,24 @@ def test_what_is_shown(tokenizer, arguments, options, expected):
     "arguments, question, expected, cut",
     [
         # The previous steps lose their beginning, then the question its end, then the step its own.
-        (("", ["0123456789abcdef"], "STEP"), False, "<s>456789abcdef</s></s>STEP</s>", (True, False)),
-        (("question", ["0123456789"], "STEP"), True, "<s>question\n789</s></s>STEP</s>", (True, False)),
-        (("question", ["01"], "LONGER STEP"), True, "<s>quest</s></s>LONGER STEP</s>", (True, False)),
+        (
+            ("", ["0123456789abcdef"], "STEP"),
+            False,
+            "<s>456789abcdef</s></s>STEP</s>",
+            (True, False),
+        ),
+        (
+            ("question", ["0123456789"], "STEP"),
+            True,
+            "<s>question\n789</s></s>STEP</s>",
+            (True, False),
+        ),
+        (
+            ("question", ["01"], "LONGER STEP"),
+            True,
+            "<s>quest</s></s>LONGER STEP</s>",
+            (True, False),
+        ),
         (("", [], "x" * 40), True, f"<s>{'x' * 18}</s>", (False, True)),
         (("", ["y"], "x" * 40), True, f"<s></s></s>{'x' * 16}</s>", (True, True)),
     ],
@@ -61,10 +92,16 @@ def test_what_is_too_long_is_cut_and_said(arguments, question, expected, cut):
     assert (ROBERTA.decode(item.ids), (item.context_cut, item.step_cut)) == (expected, cut)
 
 
-@given(st.lists(st.text(max_size=30), max_size=4), st.text(min_size=1, max_size=40), st.integers(8, 40))
-@pytest.mark.parametrize("tokenizer", [BERT, LLAMA, ROBERTA, BARE], ids=["bert", "llama", "roberta", "bare"])
+@given(
+    st.lists(st.text(max_size=30), max_size=4), st.text(min_size=1, max_size=40), st.integers(8, 40)
+)
+@pytest.mark.parametrize(
+    "tokenizer", [BERT, LLAMA, ROBERTA, BARE], ids=["bert", "llama", "roberta", "bare"]
+)
 @pytest.mark.parametrize("layout", ["pair", "text"])
-def test_inputs_never_exceed_the_limit_and_say_what_they_lost(tokenizer, layout, previous, current, limit):
+def test_inputs_never_exceed_the_limit_and_say_what_they_lost(
+    tokenizer, layout, previous, current, limit
+):
     try:
         item = encode(tokenizer, "", previous, current, layout=layout, max_length=limit, previous=0)
     except StepRMError:
@@ -74,7 +111,9 @@ def test_inputs_never_exceed_the_limit_and_say_what_they_lost(tokenizer, layout,
     assert (item.ids == whole.ids) == (not item.context_cut and not item.step_cut)
 
 
-@pytest.mark.parametrize("tokenizer, spelt", [(BERT, "[SEP]"), (ROBERTA, "</s>"), (LLAMA, "</s><s>")])
+@pytest.mark.parametrize(
+    "tokenizer, spelt", [(BERT, "[SEP]"), (ROBERTA, "</s>"), (LLAMA, "</s><s>")]
+)
 def test_special_tokens_that_a_step_spells_out_are_text(tokenizer, spelt):
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     plain, spelled = (encode(tokenizer, "", ["a"], step).ids for step in ("b", f"b {spelt} a"))

@@ -20,7 +20,8 @@ def tokenizer(request):
 
 @given(seed=st.integers(0, 2**32 - 1), length=st.integers(0, 12))
 def test_random_tokens_have_the_text_that_decoding_gives(tokenizer, seed, length):
-    """Sequences that no encoder would make are included. Decoders differ in what broken characters do to neighbors."""
+    """Sequences that no encoder would make are included. Decoders differ in what broken characters
+    do to neighbors."""
     plain = [token for token in range(len(tokenizer)) if token not in tokenizer.all_special_ids]
     # The first token only, because decoders strip a leading space.
     ids = [tokenizer.convert_tokens_to_ids("1"), *random.Random(seed).choices(plain, k=length)]

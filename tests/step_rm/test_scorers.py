@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of steps, from a model in this process and from a server, and everything that is not a score."""
+"""Scores of steps, from a model in this process and from a server, and everything that is not a
+score."""
 
 import asyncio
 import json
@@ -35,7 +36,9 @@ from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
 CHAINS = [
-    Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n", "Step 3: the answer is 7."), "2+2?"),
+    Chain(
+        ("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n", "Step 3: the answer is 7."), "2+2?"
+    ),
     Chain((), "nothing"),
     Chain(("bad",), "\u6f22\u5b57?"),
     Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n"), "2+2?"),
@@ -50,7 +53,10 @@ READINGS = {
     "bert": ("bert", {}),
     "llama": ("llama", {}),
     "plain": ("classifier", {"kind": "token_classification"}),
-    "chat": ("classifier", {"kind": "token_classification", "layout": "chat", "separator": "<pad>"}),
+    "chat": (
+        "classifier",
+        {"kind": "token_classification", "layout": "chat", "separator": "<pad>"},
+    ),
     "tag": ("causal", {**ANSWERS, "separator": " #"}),
 }
 reading = pytest.mark.parametrize("reading", READINGS)
@@ -79,7 +85,9 @@ def all_close(outcomes, expected):
 
 
 def loaded(path):
-    return AutoModelForSequenceClassification.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
+    return AutoModelForSequenceClassification.from_pretrained(
+        path
+    ).eval(), AutoTokenizer.from_pretrained(path)
 
 
 def pair_by_pair(path, chain):
@@ -89,7 +97,9 @@ def pair_by_pair(path, chain):
         pair = (chain.steps[at - 1].strip(), step.strip()) if at else (step.strip(),)
         words = (" </s><s>".join(pair),) if path.name == "llama" else pair
         with torch.no_grad():
-            logits_C = model(input_ids=tokenizer(*words, return_tensors="pt")["input_ids"]).logits[0]
+            logits_C = model(input_ids=tokenizer(*words, return_tensors="pt")["input_ids"]).logits[
+                0
+            ]
         yield float(logits_C.softmax(-1)[2])
 
 
@@ -115,36 +125,54 @@ OBVIOUS = {"bert": pair_by_pair, "llama": pair_by_pair, "tag": tag_by_tag}
 @pytest.mark.parametrize("reading", OBVIOUS)
 def test_scores_are_those_of_the_obvious_way(paths, reading):
     path = paths[READINGS[reading][0]]
-    for chain, outcome in zip(CHAINS[:4], scores(settings(paths, reading), CHAINS[:4]), strict=True):
+    for chain, outcome in zip(
+        CHAINS[:4], scores(settings(paths, reading), CHAINS[:4]), strict=True
+    ):
         expected = [] if not chain.steps else list(OBVIOUS[reading](path, chain))
         all_close([outcome], [StepScores(tuple(expected))])
 
 
 @reading
 def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(paths, reading):
-    expected, scorer = scores(settings(paths, reading)), build_scorer(settings(paths, reading))
-    scorer.batch_tokens, scorer._cache = 64, LRUCache(5)
+    expected = scores(settings(paths, reading))
+    scorer = build_scorer(settings(paths, reading))
+    scorer.batch_tokens = 64
+    scorer._cache = LRUCache(5)
     all_close(scorer.score_now(CHAINS[::-1]), expected[::-1])
     all_close(scorer.score_now([*CHAINS, *CHAINS]), [*expected, *expected])
 
 
 def test_over_long_steps_are_counted_and_a_response_that_is_too_long_is_a_failure(paths, tmp_path):
     path = described(save_bert(tmp_path / "m"), pair_format=PairFormat(max_length=16))
-    step, short = "we add 3 " * 10, "so 7."
-    (result,) = LocalScorer(StepClassifier(path, device="cpu")).score_now([Chain((short, short, step, short))])
-    # The third step is too long itself, which leaves nothing of the second; the fourth sees a part of the third.
+    step = "we add 3 " * 10
+    short = "so 7."
+    (result,) = LocalScorer(StepClassifier(path, device="cpu")).score_now(
+        [Chain((short, short, step, short))]
+    )
+    # The third step is too long itself, which leaves nothing of the second; the fourth sees a part
+    # of the third.
     assert (result.contexts_cut, result.steps_cut) == (2, 1) and len(result.scores) == 4
     long, short = scores(settings(paths, "plain"), [Chain(("y" * 1100,), "q"), CHAINS[0]])
-    assert "1102 tokens" in long.reason and "takes 1024" in long.reason and isinstance(short, StepScores)
+    assert (
+        "1102 tokens" in long.reason
+        and "takes 1024" in long.reason
+        and isinstance(short, StepScores)
+    )
 
 
-def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_divides_the_logits(tmp_path):
+def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_divides_the_logits(
+    tmp_path,
+):
     labels = {0: "positive", 1: "negative", 2: "neutral"}
     path = described(save_bert(tmp_path / "m", labels=labels), temperature=2.5, order=(1, -1, 0))
     model, tokenizer = loaded(path)
     with torch.no_grad():
-        right, _, _ = (model(**tokenizer("bad", return_tensors="pt")).logits[0] / 2.5).softmax(-1).tolist()
-    all_close(LocalScorer(StepClassifier(path, device="cpu")).score_now(BAD), [StepScores((right,))])
+        right, _, _ = (
+            (model(**tokenizer("bad", return_tensors="pt")).logits[0] / 2.5).softmax(-1).tolist()
+        )
+    all_close(
+        LocalScorer(StepClassifier(path, device="cpu")).score_now(BAD), [StepScores((right,))]
+    )
 
 
 @given(st.lists(st.floats(-30, 30), min_size=3, max_size=3), st.floats(0.05, 20))
@@ -156,7 +184,9 @@ def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
 
 
 def test_a_step_cannot_forge_a_separator(paths):
-    tokens = TokenClassifier(str(paths["classifier"]), separator="<pad>").tokens("q", ["a<pad>b", "c"])
+    tokens = TokenClassifier(str(paths["classifier"]), separator="<pad>").tokens(
+        "q", ["a<pad>b", "c"]
+    )
     assert tokens.ids.count(0) == 2 and [tokens.ids[end] for end in tokens.ends] == [0, 0]
 
 
@@ -176,7 +206,9 @@ BROKEN = {
     "has 2 labels": lambda path: labelled(path, "0", "1"),
     f"has no {FILE}": lambda path: (path / FILE).unlink(),
     "is not JSON": lambda path: (path / FILE).write_text("{"),
-    "temperature must": lambda path: (path / FILE).write_text((path / FILE).read_text().replace(": 1.0", ": NaN")),
+    "temperature must": lambda path: (path / FILE).write_text(
+        (path / FILE).read_text().replace(": 1.0", ": NaN")
+    ),
     "has the labels": lambda path: described(path, order=(1, 0, -1)),
     "takes 128 tokens": lambda path: described(path, pair_format=PairFormat(max_length=4000)),
     "not a model folder": lambda path: (path / "config.json").unlink(),
@@ -237,23 +269,35 @@ def ask(server, paths, reading="bert", chains=CHAINS, times=1, **changes):
 
 
 @pytest.mark.parametrize("reading", ["bert", "llama"])
-def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(paths, reading, monkeypatch):
+def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(
+    paths, reading, monkeypatch
+):
     monkeypatch.setattr(server_module, "BATCH_SIZE", 4)
     monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
-    server, chains = ClassifyServer(paths[reading]), [*CHAINS, SPELT, *CHAINS]
-    all_close(ask(server, paths, reading, chains, times=2, concurrency=2), scores(settings(paths, reading), chains))
+    server = ClassifyServer(paths[reading])
+    chains = [*CHAINS, SPELT, *CHAINS]
+    all_close(
+        ask(server, paths, reading, chains, times=2, concurrency=2),
+        scores(settings(paths, reading), chains),
+    )
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer none"}
     sent = [tuple(ids) for payload in server.requests for ids in payload["input"]]
     read = build_scorer(settings(paths, reading)).model.read(chains)
-    assert sorted(sent) == sorted({item.ids for items in read for item in items}) and server.most_active <= 2
+    assert (
+        sorted(sent) == sorted({item.ids for items in read for item in items})
+        and server.most_active <= 2
+    )
     assert all(payload["use_activation"] is True for payload in server.requests)
     assert [len(payload["input"]) for payload in server.requests].count(4) == len(sent) // 4
 
 
 @pytest.mark.parametrize(
-    "fault, reason", [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("cut", "no connection: ")]
+    "fault, reason",
+    [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("cut", "no connection: ")],
 )
-def test_a_request_is_made_again_and_one_that_keeps_failing_is_a_failure_and_not_a_score(paths, fault, reason):
+def test_a_request_is_made_again_and_one_that_keeps_failing_is_a_failure_and_not_a_score(
+    paths, fault, reason
+):
     # A scorer waits long enough for those that answer.
     seconds = [3.0, 0.3] if fault == "hang" else [300.0, 300.0]
     server = ClassifyServer(paths["bert"], faults=[fault, fault])
@@ -268,7 +312,8 @@ def test_a_request_is_made_again_and_one_that_keeps_failing_is_a_failure_and_not
 def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(paths, monkeypatch):
     monkeypatch.setattr(server_module, "BATCH_SIZE", 1)
     for times, first in ((1, ScoringFailure), (2, StepScores)):
-        server, chains = ClassifyServer(paths["bert"], faults=[500]), [*BAD, Chain(("good",))]
+        server = ClassifyServer(paths["bert"], faults=[500])
+        chains = [*BAD, Chain(("good",))]
         outcomes = ask(server, paths, "bert", chains, times, concurrency=1, attempts=1)
         assert [type(outcome) for outcome in outcomes] == [first, StepScores]
 
@@ -309,7 +354,10 @@ def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_trainin
 def test_a_vllm_server_gives_the_scores_of_the_model_in_this_process(tmp_path):
     path = described(save_bert(tmp_path / "model", size=64), temperature=1.7)
     # Also with special tokens in the steps, and steps that are too long.
-    chains = [Chain(tuple(f"Step {k}: we add {k % 10} [SEP] good." for k in range(1, n))) for n in (1, 2, 5, 9)]
+    chains = [
+        Chain(tuple(f"Step {k}: we add {k % 10} [SEP] good." for k in range(1, n)))
+        for n in (1, 2, 5, 9)
+    ]
     chains.append(Chain(("we add 3 " * 60, "so 7.")))
     with vllm_server(path, tmp_path, "--runner", "pooling") as address:
         values = {"kind": "server", "address": address, "timeout_seconds": 60.0, "attempts": 3}

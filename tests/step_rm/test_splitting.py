@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a text: what counts as one, what does not, and that hostile text gains and costs nothing."""
+"""Steps of a text: what counts as one, what does not, and that hostile text gains and costs
+nothing."""
 
 import time
 
@@ -15,7 +16,8 @@ def steps(text, splitter="auto", argument=None):
 
 
 # Pieces of which markers, answers and sentences are made, so that random texts look like responses.
-PIECES = ["1", "2", "3", "10", "11", ". ", ".", "\n", "\n\n", " ", "[1]", "[2]", "Step 1:", "Step 2:", "**", "####",
+PIECES = ["1", "2", "3", "10", "11", ". ", ".", "\n", "\n\n", " ", "[1]", "[2]", "Step 1:",
+          "Step 2:", "**", "####",
           "```", "#### 1", "option 1.", "The answer is", "\\boxed{", "}", "x",
           "We add.", "Σ", "だ。", "?", "\t", "\r\n", "\\n 2."]  # fmt: skip
 texts = st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
@@ -56,9 +58,20 @@ def test_the_usual_styles_are_recognized(text):
 @pytest.mark.parametrize(
     "splitter, argument, expected",
     [
-        ("auto", None, ["Let's think.\n1. Take 3.5 from 4. That is 0.5.\n", "2. Double it.\n\nSo option 1. #### 1"]),
+        (
+            "auto",
+            None,
+            [
+                "Let's think.\n1. Take 3.5 from 4. That is 0.5.\n",
+                "2. Double it.\n\nSo option 1. #### 1",
+            ],
+        ),
         ("numbered", None, ["1. We add.\n2. #### 5"]),
-        ("sentences", None, ["We take e.g. Three cats, i.e. A few. 1. ", "Foo cf. Eq. 2 for more! ", "Done."]),
+        (
+            "sentences",
+            None,
+            ["We take e.g. Three cats, i.e. A few. 1. ", "Foo cf. Eq. 2 for more! ", "Done."],
+        ),
         ("delimiters", ["\n\n", ";"], ["a\n\n", "7+6=3;;", "c"]),
         ("pattern", r"\([a-z]\)|^So", ["(a) x\n", "So y ", "(c) z"]),
     ],
@@ -87,8 +100,15 @@ def test_marker_spam_makes_no_steps(spam):
 @pytest.mark.parametrize("splitter", sorted(SPLITTERS))
 def test_an_answer_line_is_never_a_step_of_its_own(splitter):
     body = "Step 1: We add.\n\nStep 2: We divide."
-    for answer in ("The answer is option 1. #### 1", "\\boxed{1}", "**Answer:** 1", "So the final answer is 1."):
-        assert len(split_steps(f"{body}\n\n{answer}", splitter)) == len(split_steps(body, splitter)), answer
+    for answer in (
+        "The answer is option 1. #### 1",
+        "\\boxed{1}",
+        "**Answer:** 1",
+        "So the final answer is 1.",
+    ):
+        assert len(split_steps(f"{body}\n\n{answer}", splitter)) == len(
+            split_steps(body, splitter)
+        ), answer
         assert len(split_steps(answer, splitter)) == 1, answer
 
 
@@ -107,7 +127,11 @@ def test_time_grows_linearly_with_hostile_text(splitter):
         return best
 
     # Quadratic time would be 256 times as much.
-    slow = [piece for piece in HOSTILE if seconds(piece, 32_000) > 150 * max(seconds(piece, 2_000), 2e-4)]
+    slow = [
+        piece
+        for piece in HOSTILE
+        if seconds(piece, 32_000) > 150 * max(seconds(piece, 2_000), 2e-4)
+    ]
     assert slow == []
 
 

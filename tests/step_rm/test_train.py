@@ -35,7 +35,8 @@ def test_the_temperature_that_was_put_in_is_found(temperature):
     class_N = torch.multinomial(logits_NC.softmax(-1), 1, generator=generator)[:, 0]
     found = fit_temperature(logits_NC * temperature, class_N)
     assert found == pytest.approx(temperature, rel=0.06)
-    before, after = report(logits_NC * temperature, class_N), report(logits_NC * temperature, class_N, found)
+    before = report(logits_NC * temperature, class_N)
+    after = report(logits_NC * temperature, class_N, found)
     assert after["nll"] < before["nll"] and after["accuracy"] == before["accuracy"]
 
 
@@ -45,12 +46,15 @@ def test_a_head_with_our_classes_is_kept_and_another_refused(tmp_path):
     assert torch.equal(kept, load_file(path / "model.safetensors")["classifier.weight"])
     for names in (("entailment", "neutral", "contradiction"), ("1", "0", "-1"), ("no", "yes")):
         path = save_bert(tmp_path / names[0], labels=dict(enumerate(names)))
-        with pytest.raises(StepRMError, match="which are not -1, 0 and 1|in the order|has 2 labels"):
+        with pytest.raises(
+            StepRMError, match="which are not -1, 0 and 1|in the order|has 2 labels"
+        ):
             load_model(ModelSettings(str(path), False))
 
 
 def converted(folder, rows, name, *words):
-    source, target = folder / f"{name}.jsonl", folder / f"{name}.parquet"
+    source = folder / f"{name}.jsonl"
+    target = folder / f"{name}.parquet"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert convert(["--chains", str(source), "--output", str(target), *words]) == 0
     return target
@@ -83,7 +87,9 @@ def run(folder, output, **more):
 
 
 def logged(output, key):
-    lines = [json.loads(line)["data"] for line in (output / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)["data"] for line in (output / "metrics.jsonl").read_text().splitlines()
+    ]
     return [line for line in lines if key in line]
 
 
@@ -96,28 +102,43 @@ def trained(folder):
 def test_it_learns_and_everything_is_written(trained):
     found = read_json(trained / "results.json")
     assert found["test"]["accuracy"] > 0.85 > found["test"]["majority"] + 0.2
-    assert found["data"]["train"]["steps"] == sum(found["data"]["train"][f"label {label}"] for label in (-1, 0, 1))
+    assert found["data"]["train"]["steps"] == sum(
+        found["data"]["train"][f"label {label}"] for label in (-1, 0, 1)
+    )
     assert len(logged(trained, "eval_macro_f1")) == 4
     description = read_description(trained / "model")
-    assert description.temperature == found["temperature"] and description.pair_format.max_length == 64
+    assert (
+        description.temperature == found["temperature"] and description.pair_format.max_length == 64
+    )
     # A server can read that its classes are a distribution.
     config = read_json(trained / "model" / "config.json")
-    assert config["problem_type"] == "single_label_classification" and config["pad_token_id"] is not None
+    assert (
+        config["problem_type"] == "single_label_classification"
+        and config["pad_token_id"] is not None
+    )
     assert config["id2label"] == {"0": "-1", "1": "0", "2": "1"}
-    chains = [Chain((f"Step 1: we add {digit} {word}.",)) for word in ("good", "bad") for digit in range(10)]
+    chains = [
+        Chain((f"Step 1: we add {digit} {word}.",))
+        for word in ("good", "bad")
+        for digit in range(10)
+    ]
     scorer = LocalScorer(StepClassifier(trained / "model", device="cpu"))
     scores = [outcome.scores[0] for outcome in scorer.score_now(chains)]
     assert min(scores[:10]) > 0.5 > max(scores[10:])
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trained, monkeypatch, capsys):
+def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(
+    folder, trained, monkeypatch, capsys
+):
     output = folder / "interrupted"
     on_save = RunFiles.on_save
 
     def stop(self, args, state, control, **kwargs):
         # What a kill in the middle of the third checkpoint leaves.
         if state.global_step > 0.6 * state.max_steps:
-            (output / "checkpoints" / f"checkpoint-{state.global_step}" / "trainer_state.json").unlink()
+            (
+                output / "checkpoints" / f"checkpoint-{state.global_step}" / "trainer_state.json"
+            ).unlink()
             raise KeyboardInterrupt
         on_save(self, args, state, control, **kwargs)
 
@@ -132,13 +153,16 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trai
     for _ in range(2):
         assert run(folder, output) == 0
         assert read_json(output / "results.json") == read_json(trained / "results.json")
-        expected, found = (load_file(each / "model" / "model.safetensors") for each in (trained, output))
+        expected, found = (
+            load_file(each / "model" / "model.safetensors") for each in (trained, output)
+        )
         assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
     options = {"optim.epochs": 1, "trainer.patience": 0}
-    one, other = folder / "whole", folder / "cut"
+    one = folder / "whole"
+    other = folder / "cut"
     assert run(folder, one, **options, **{"optim.batch_size": 32}) == 0
     assert run(folder, other, **options, **{"optim.batch_size": 8, "optim.accumulation": 4}) == 0
     first, second = (logged(output, "grad_norm")[:3] for output in (one, other))
@@ -149,8 +173,18 @@ def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
 
 def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(folder):
     output = folder / "decoder"
-    options = {"model.path": folder / "llama", "data.max_length": 48, "data.question": True, "data.previous": 0}
-    options |= {"data.strip_markers": True, "optim.lr": 1e-12, "optim.epochs": 30, "trainer.patience": 2}
+    options = {
+        "model.path": folder / "llama",
+        "data.max_length": 48,
+        "data.question": True,
+        "data.previous": 0,
+    }
+    options |= {
+        "data.strip_markers": True,
+        "optim.lr": 1e-12,
+        "optim.epochs": 30,
+        "trainer.patience": 2,
+    }
     options |= {"trainer.metric": "nll", "trainer.evals_per_epoch": 3}
     assert run(folder, output, **options) == 0
     assert len(logged(output, "eval_nll")) == 3
@@ -170,13 +204,20 @@ def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(fol
     ],
 )
 def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, change, message):
-    files = str(change.get("data.files", folder / "steps.parquet")).replace("STEPS", str(folder / "steps.parquet"))
-    others = {"ALL_TRAIN": ("--validation", "0", "--test", "0"), "OTHER_SEED": (*SHARES, "--seed", "7")}
+    files = str(change.get("data.files", folder / "steps.parquet")).replace(
+        "STEPS", str(folder / "steps.parquet")
+    )
+    others = {
+        "ALL_TRAIN": ("--validation", "0", "--test", "0"),
+        "OTHER_SEED": (*SHARES, "--seed", "7"),
+    }
     for name, words in others.items():
         if name in files:
             files = files.replace(name, str(converted(tmp_path, chain_rows(300), name, *words)))
     capsys.readouterr()
     assert run(folder, tmp_path / "out", **{**change, "data.files": files}) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")]
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")
+    ]
     assert len(lines) == 1 and message in lines[0]
     assert not (tmp_path / "out" / "model").exists()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the benchmarks: whole sets below ``PRIME_EXT_DATA``, where it has them, and else the samples of the tests."""
+"""Rows of the benchmarks: whole sets below ``PRIME_EXT_DATA``, where it has them, and else the
+samples of the tests."""
 
 import dataclasses
 import os
@@ -12,11 +13,14 @@ from prime_ext.tasks.task_rows import choose_default_split, load_problems
 SAMPLES = Path(__file__).resolve().parents[1] / "fixtures"
 WHOLE = Path(os.environ["PRIME_EXT_DATA"]) if os.environ.get("PRIME_EXT_DATA") else None
 if WHOLE and not WHOLE.is_dir():
-    raise FileNotFoundError(f"PRIME_EXT_DATA={WHOLE} is not a folder; unset it for the samples of the repository")
+    raise FileNotFoundError(
+        f"PRIME_EXT_DATA={WHOLE} is not a folder; unset it for the samples of the repository"
+    )
 
 
 def data_folder(*files: str) -> Path:
-    """Return the folder to read these files from; it is :data:`SAMPLES` unless the whole sets have all of them."""
+    """Return the folder to read these files from; it is :data:`SAMPLES` unless the whole sets have
+    all of them."""
     return WHOLE if WHOLE and all((WHOLE / name).is_file() for name in files) else SAMPLES
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model in the llama layout and a tokenizer of characters, for tests of generation and rollouts."""
+"""A tiny model in the llama layout and a tokenizer of characters, for tests of generation and
+rollouts."""
 
 import torch
 from tiny_llama import llama_config
@@ -10,11 +11,15 @@ ALPHABET = "0123456789+-*/=(). abcdefghijklmnopqrstuvwxyz?\n"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    vocabulary = {token: index for index, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
+    vocabulary = {
+        token: index for index, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])
+    }
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("[\\s\\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
     fast.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}="
     return fast
 

@@ -34,20 +34,28 @@ def make_run(
 ) -> Path:
     """Write a finished run; ``skill`` is how often responses are right in the mean.
 
-    ``n``: responses per problem, None for the decoding's. ``ks``: the k of pass@k and maj@k. ``change`` is given every
-    line of ``samples.jsonl`` and may change it before numbers are made from it. ``failed``: problems and numbers of
-    responses that failed. ``entry``: overrides of what ``results.json`` says of every task.
+    ``n``: responses per problem, None for the decoding's. ``ks``: the k of pass@k and maj@k.
+    ``change`` is given every line of ``samples.jsonl`` and may change it before numbers are made
+    from it. ``failed``: problems and numbers of responses that failed. ``entry``: overrides of what
+    ``results.json`` says of every task.
     """
     results: Row = {
         "format": 1,
-        "model": {"backend": "transformers", "model": model, "revision": "abc123", "dtype": "float32"},
+        "model": {
+            "backend": "transformers",
+            "model": model,
+            "revision": "abc123",
+            "dtype": "float32",
+        },
         "versions": {"python": "3.11.7", "transformers": "5.5.3", "math-verify": "0.9.0"},
         "seed": seed,
         "settings": {"tasks": list(tasks), "limit": None, "decoding": decoding, "stop": []},
         "tasks": {},
     }
     for name in tasks:
-        results["tasks"][name] = _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed)
+        results["tasks"][name] = _task(
+            folder, name, seed, skill, problems, decoding, n, ks, change, failed
+        )
         results["tasks"][name] |= entry or {}
     write_json(folder / "settings.json", results["settings"])
     write_json(folder / "results.json", results)
@@ -62,7 +70,8 @@ def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) 
     chosen = asdict(task.decoding[decoding]) | ({} if n is None else {"n": n})
     chance = random.Random(f"{seed} {name}")
     levels = random.Random(name)
-    rows, groups = [], {}
+    rows = []
+    groups = {}
     for number in range(problems):
         problem = f"{name}/{number:03d}"
         groups[problem] = {key: str(levels.randrange(1, 5)) for key in task.groups}
@@ -70,7 +79,9 @@ def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) 
         gold = "1" if task.grader == "choice" else str(levels.randrange(100))
         for sample in range(chosen["n"]):
             ease = skill / (skill + difficulty)
-            row = _row(chance, problem, sample, groups[problem], gold, ease, chosen["max_new_tokens"])
+            row = _row(
+                chance, problem, sample, groups[problem], gold, ease, chosen["max_new_tokens"]
+            )
             change(row)
             if (problem, sample) not in failed:
                 rows.append(row)
@@ -99,14 +110,21 @@ def _row(chance, problem, sample, groups, gold, ease, longest) -> Row:
     right = chance.random() < ease
     truncated = not right and chance.random() < 0.2
     answer = gold if right else None if truncated else str(int(gold) + 1)
-    tokens = longest if truncated else int(chance.lognormvariate(6 if right else 6.4, 0.5)) % longest + 1
+    tokens = (
+        longest if truncated else int(chance.lognormvariate(6 if right else 6.4, 0.5)) % longest + 1
+    )
     end = "" if truncated else f" So the answer is \\boxed{{{answer}}}."
     return {
         "problem": problem,
         "sample": sample,
         "groups": groups,
-        "prompt": [{"role": "user", "content": f"Solve problem {problem}.\nGive the answer in a box."}],
-        "response": "\n".join(f"Step {k}: we add {chance.randrange(100)}." for k in range(tokens // 12)) + end,
+        "prompt": [
+            {"role": "user", "content": f"Solve problem {problem}.\nGive the answer in a box."}
+        ],
+        "response": "\n".join(
+            f"Step {k}: we add {chance.randrange(100)}." for k in range(tokens // 12)
+        )
+        + end,
         "gold": gold,
         "verdict": "correct" if right else "no_answer" if truncated else "wrong",
         "score": float(right),

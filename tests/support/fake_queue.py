@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An in-memory store of rollouts with the functions of TransferQueue, and rollouts that finish whenever they like."""
+"""An in-memory store of rollouts with the functions of TransferQueue, and rollouts that finish
+whenever they like."""
 
 import random
 from collections import deque
@@ -10,11 +11,15 @@ from verl.utils import tensordict_utils as tu
 
 UNDECIDED = "undecided"
 # Accuracies of the rollouts of a prompt; None for one that failed.
-GOOD, HARD, EASY, FAILED = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [None, None]
+GOOD = [1.0, 0.0]
+HARD = [0.0, 0.0]
+EASY = [1.0, 1.0]
+FAILED = [None, None]
 
 
 class FakeQueue:
-    """Keys with tags and fields, by partition. Getting what is not there fails, as in TransferQueue."""
+    """Keys with tags and fields, by partition. Getting what is not there fails, as in
+    TransferQueue."""
 
     def __init__(self):
         self.tags: dict[str, dict[str, dict]] = {"train": {}}
@@ -32,7 +37,9 @@ class FakeQueue:
         self.fields["train"].setdefault(key, {}).update(fields)
 
     def kv_list(self, partition_id=None):
-        return {name: {key: dict(tag) for key, tag in keys.items()} for name, keys in self.tags.items()}
+        return {
+            name: {key: dict(tag) for key, tag in keys.items()} for name, keys in self.tags.items()
+        }
 
     def kv_clear(self, keys, partition_id):
         for key in keys:
@@ -59,15 +66,20 @@ class FakeQueue:
         for name in fields.keys():
             for key, value in zip(keys, fields.get(name).unbind(0), strict=True):
                 is_tensor = isinstance(value, torch.Tensor)
-                self.fields[partition_id][key][name] = value if is_tensor else getattr(value, "data", value)
+                self.fields[partition_id][key][name] = (
+                    value if is_tensor else getattr(value, "data", value)
+                )
         tags = [self.tags[partition_id][key] for key in keys]
-        return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id, fields=list(fields.keys()))
+        return KVBatchMeta(
+            keys=list(keys), tags=tags, partition_id=partition_id, fields=list(fields.keys())
+        )
 
 
 class FakeRollouts:
-    """Prompts in the order of the data, generated with random delays, whose trajectories go to ``queue``. ``outcomes``
-    has for each prompt the accuracy of each rollout; None for a rollout that failed, UNDECIDED for one that the
-    verifier could not judge. ``lengths`` are those of its responses."""
+    """Prompts in the order of the data, generated with random delays, whose trajectories go to
+    ``queue``. ``outcomes`` has for each prompt the accuracy of each rollout; None for a rollout
+    that failed, UNDECIDED for one that the verifier could not judge. ``lengths`` are those of its
+    responses."""
 
     def __init__(self, queue, outcomes, seed=0, lengths=None):
         self.queue = queue
@@ -119,7 +131,12 @@ class FakeRollouts:
 
 def _reward_info(accuracy):
     if accuracy == UNDECIDED:
-        verdict = {"verdict": "timeout", "grader_failure": 1.0, "verifier_seconds": 6.0, "verifier_detail": "stuck"}
+        verdict = {
+            "verdict": "timeout",
+            "grader_failure": 1.0,
+            "verifier_seconds": 6.0,
+            "verifier_detail": "stuck",
+        }
         return {"acc": 0.0, **verdict}
     verdict = "correct" if accuracy == 1.0 else "wrong"
     return {"acc": accuracy, "verdict": verdict, "grader_failure": 0.0, "verifier_seconds": 0.5}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-in for flash-attn in plain PyTorch: packed sequences, Ulysses, and the cross-entropy that writes its gradient
-over the logits run on a CPU as transformers and verl call them on GPUs."""
+"""Stand-in for flash-attn in plain PyTorch: packed sequences, Ulysses, and the cross-entropy that
+writes its gradient over the logits run on a CPU as transformers and verl call them on GPUs."""
 
 import sys
 from collections import Counter
@@ -25,9 +25,20 @@ def flash_attn_func(q_BTHD, k, v, dropout_p=0.0, softmax_scale=None, causal=Fals
 
 
 def flash_attn_varlen_func(
-    q_NHD, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, causal=False
+    q_NHD,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
 ):
-    assert cu_seqlens_q.tolist() == cu_seqlens_k.tolist() and cu_seqlens_q[-1] == len(q_NHD) == len(k)
+    assert cu_seqlens_q.tolist() == cu_seqlens_k.tolist() and cu_seqlens_q[-1] == len(q_NHD) == len(
+        k
+    )
     CALLS[f"packed, {q_NHD.shape[1]} heads"] += 1
     limits = list(pairwise(cu_seqlens_q.tolist()))
     assert max(end - begin for begin, end in limits) <= max_seqlen_q == max_seqlen_k
@@ -49,7 +60,9 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx, grad_N, _):
         logits_NV, label_N = ctx.saved_tensors
         slope_NV = logits_NV.float().softmax(-1)
-        slope_NV.scatter_add_(1, label_N[:, None], -torch.ones_like(slope_NV[:, :1])).mul_(grad_N[:, None])
+        slope_NV.scatter_add_(1, label_N[:, None], -torch.ones_like(slope_NV[:, :1])).mul_(
+            grad_N[:, None]
+        )
         CALLS["gradient in place"] += ctx.inplace_backward
         return (logits_NV.copy_(slope_NV) if ctx.inplace_backward else slope_NV), None, None
 
@@ -73,7 +86,8 @@ def install() -> None:
 
     names = ("flash_attn", "flash_attn.bert_padding", "flash_attn.ops.triton.cross_entropy")
     package, padding, _ = modules = [ModuleType(name) for name in names]
-    package.flash_attn_func, package.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func
+    package.flash_attn_func = flash_attn_func
+    package.flash_attn_varlen_func = flash_attn_varlen_func
     package.flash_attn_with_kvcache = None
     for name in ("index_first_axis", "pad_input", "rearrange", "unpad_input"):
         setattr(padding, name, getattr(attention_utils, f"_fallback_{name}"))

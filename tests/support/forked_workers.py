@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs and Ray's workers as forks of a process that has imported torch and verl: 14 s less each.
+"""Programs and Ray's workers as forks of a process that has imported torch and verl: 14 s less
+each.
 
-The interpreter :func:`python` starts this file, and Ray does, in place of its workers' Python, in the environment that
-:func:`with_forks` returns. It sends arguments, environment, cores and files to a server, and lives as long as the fork.
-Ray and verl read settings when they are imported: each choice of such settings has a server of its own, a fork of the
-one that has imported the rest.
+The interpreter :func:`python` starts this file, and Ray does, in place of its workers' Python, in
+the environment that :func:`with_forks` returns. It sends arguments, environment, cores and files to
+a server, and lives as long as the fork. Ray and verl read settings when they are imported: each
+choice of such settings has a server of its own, a fork of the one that has imported the rest.
 """
 
 import atexit
@@ -28,21 +29,30 @@ from pathlib import Path
 
 SOCKET = "FORKED_WORKERS_SOCKET"
 SETTINGS = ("PYTHONPATH", "RAY_", "VERL_", "TQ_", "VLLM_")
-# Of these names, but read later. RAY_RAYLET_PID is read at once: each cluster has a server of its own.
+# Of these names, but read later. RAY_RAYLET_PID is read at once: each cluster has a server of its
+# own.
 READ_LATER = ("RAY_JOB_ID", "RAY_LOCAL_WORLD_SIZE", "VERL_FILE_LOGGER_PATH")
 PRELOADED = """
-torch._dynamo tensordict torch.distributed.fsdp torch.distributed.checkpoint.state_dict datasets peft scipy.stats
-transformers.models.auto.modeling_auto transformers.modeling_utils hydra.main aiohttp fastapi uvicorn openai
+torch._dynamo tensordict torch.distributed.fsdp torch.distributed.checkpoint.state_dict datasets
+peft scipy.stats
+transformers.models.auto.modeling_auto transformers.modeling_utils hydra.main aiohttp fastapi
+uvicorn openai
 """.split()
 
 
 @functools.cache
 def server_of_this_process() -> tuple[str, "subprocess.Popen[bytes]"]:
-    """Start the server; returns its socket, and the process, whose input closes when this one ends."""
+    """Start the server; returns its socket, and the process, whose input closes when this one
+    ends."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     path = os.path.join(folder, "socket")
-    known = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    known = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     words = [sys.executable, __file__, "--serve", path]
     server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=known)
     assert server.stdout is not None
@@ -63,7 +73,10 @@ def python() -> str:
     """Return an interpreter whose modules and scripts run in forks."""
     path, _ = server_of_this_process()
     program = Path(path).with_name("python")
-    forks = f'[ "$1" = -u ] && shift\ncase "$1" in -m|*.py) exec {sys.executable} -I {__file__} {path} "$@";; esac'
+    forks = (
+        f'[ "$1" = -u ] && shift\ncase "$1" in -m|*.py) exec {sys.executable} -I {__file__} {path}'
+        ' "$@";; esac'
+    )
     program.write_text(f'#!/bin/sh\n{forks}\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
     return str(program)
@@ -71,7 +84,10 @@ def python() -> str:
 
 def use_server(runtime_env: dict | None) -> dict:
     """Return the environment of a job with this file as the Python of its workers."""
-    return {**(runtime_env or {}), "py_executable": f"{sys.executable} -I {__file__} {os.environ[SOCKET]}"}
+    return {
+        **(runtime_env or {}),
+        "py_executable": f"{sys.executable} -I {__file__} {os.environ[SOCKET]}",
+    }
 
 
 def ask_for_fork(path: str, words: list[str]) -> int:
@@ -89,7 +105,9 @@ def ask_for_fork(path: str, words: list[str]) -> int:
 def take_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+    sys.path[:0] = [
+        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path
+    ]
 
 
 def become(words: list[str], environment: dict[str, str], folder: str, cores: list[int]) -> None:
@@ -106,7 +124,8 @@ def become(words: list[str], environment: dict[str, str], folder: str, cores: li
 
 
 def serve_settings(path: str) -> None:
-    """Tell whoever sends an environment the socket of the server of its settings, which is made if it is not there."""
+    """Tell whoever sends an environment the socket of the server of its settings, which is made if
+    it is not there."""
     for module in PRELOADED:
         importlib.import_module(module)
     gc.freeze()
@@ -118,7 +137,11 @@ def serve_settings(path: str) -> None:
         while listener in select.select([0, listener], [], [])[0]:
             with listener.accept()[0] as asker:
                 environment = json.loads(asker.makefile().readline())
-                names = [name for name in sorted(environment) if name.startswith(SETTINGS) and name not in READ_LATER]
+                names = [
+                    name
+                    for name in sorted(environment)
+                    if name.startswith(SETTINGS) and name not in READ_LATER
+                ]
                 settings = repr([(name, environment[name]) for name in names])
                 own = f"{path}.{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
                 if own not in servers or os.waitpid(servers[own], os.WNOHANG)[0]:
@@ -137,8 +160,8 @@ def serve_settings(path: str) -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is killed. The server of a
-    cluster ends with it."""
+    """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is
+    killed. The server of a cluster ends with it."""
     askers: dict[int, socket.socket] = {}
     raylet = os.environ.get("RAY_RAYLET_PID", str(os.getpid()))
     while askers or Path("/proc", raylet).exists():

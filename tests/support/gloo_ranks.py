@@ -24,14 +24,20 @@ def free_port() -> int:
 
 
 def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **environment: str) -> dict:
-    """Call ``main(*ARGUMENTS, FOLDER)`` of a program on every rank, for each number of ranks in ``folders`` in turn.
+    """Call ``main(*ARGUMENTS, FOLDER)`` of a program on every rank, for each number of ranks in
+    ``folders`` in turn.
 
-    The ranks are forks of one process that has imported the program, which takes longer than most programs do. Returns
-    by number of ranks what :func:`finish` saved in the folder of that number.
+    The ranks are forks of one process that has imported the program, which takes longer than most
+    programs do. Returns by number of ranks what :func:`finish` saved in the folder of that number.
     """
     import torch
 
-    paths = [str(program.parent), str(Path(__file__).parent), str(ROOT), os.environ.get("PYTHONPATH")]
+    paths = [
+        str(program.parent),
+        str(Path(__file__).parent),
+        str(ROOT),
+        os.environ.get("PYTHONPATH"),
+    ]
     known = os.environ | {
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_PLUGINS": "none",
@@ -45,7 +51,11 @@ def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **enviro
     words = [f"{n}={folder}" for n, folder in folders.items()]
     command = [python(), __file__, str(program), " ".join(words), *map(str, arguments)]
     done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=900)
-    logs = [log.read_text()[-3000:] for folder in folders.values() for log in sorted(folder.glob("rank*.log"))]
+    logs = [
+        log.read_text()[-3000:]
+        for folder in folders.values()
+        for log in sorted(folder.glob("rank*.log"))
+    ]
     assert done.returncode == 0, "\n".join([*logs, done.stderr[-3000:]])
     return {n: torch.load(folder / RESULTS, weights_only=False) for n, folder in folders.items()}
 
@@ -91,7 +101,9 @@ def fork_all(program: str, words: str, *arguments: str) -> int:
     for word in words.split(" "):
         number, _, work_dir = word.partition("=")
         os.environ.update(WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=str(free_port()))
-        ranks = [fork_rank(module.main, list(arguments), work_dir, rank) for rank in range(int(number))]
+        ranks = [
+            fork_rank(module.main, list(arguments), work_dir, rank) for rank in range(int(number))
+        ]
         statuses = [os.waitpid(rank, 0)[1] for rank in ranks]
         if any(statuses):
             print(f"statuses of the {number} ranks: {statuses}", file=sys.stderr)

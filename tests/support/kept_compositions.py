@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep what Hydra reads and composes: hundreds of tests compose the same forty files, which takes 0.9 s each time."""
+"""Keep what Hydra reads and composes: hundreds of tests compose the same forty files, which takes
+0.9 s each time."""
 
 import functools
 import pickle
@@ -12,11 +13,14 @@ from omegaconf import grammar_parser
 
 
 def keep_compositions():
-    """Read each file of a package once, and compose each choice of files once; Hydra sets values on a copy."""
+    """Read each file of a package once, and compose each choice of files once; Hydra sets values on
+    a copy."""
     Plugins.instance()  # registers the sources
     source = SourcesRegistry.instance().resolve("pkg")
-    read, compose = source.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
-    files, compositions = {}, {}
+    read = source.load_config
+    compose = ConfigLoaderImpl._compose_config_from_defaults_list
+    files = {}
+    compositions = {}
 
     def load_config(self, config_path):
         key = self.path, config_path

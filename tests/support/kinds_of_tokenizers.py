@@ -22,26 +22,43 @@ def byte_level_bpe():
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=330, special_tokens=SPECIAL, initial_alphabet=alphabet)
+        CORPUS,
+        trainers.BpeTrainer(vocab_size=330, special_tokens=SPECIAL, initial_alphabet=alphabet),
     )
     return tokenizer
 
 
 def sentencepiece_like():
-    """Build a tokenizer like Llama 2's: metaspaces, byte fall-back, a leading space stripped when decoding."""
+    """Build a tokenizer like Llama 2's: metaspaces, byte fall-back, a leading space stripped when
+    decoding."""
     trained = Tokenizer(models.BPE())
-    trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    trained.train_from_iterator(CORPUS[:1], trainers.BpeTrainer(vocab_size=90, special_tokens=SPECIAL))
+    trained.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    trained.train_from_iterator(
+        CORPUS[:1], trainers.BpeTrainer(vocab_size=90, special_tokens=SPECIAL)
+    )
     # No merge across a word, as sentencepiece learns none.
-    merges = [tuple(pair) for pair in json.loads(trained.to_str())["model"]["merges"] if "▁" not in pair[1]]
+    merges = [
+        tuple(pair)
+        for pair in json.loads(trained.to_str())["model"]["merges"]
+        if "▁" not in pair[1]
+    ]
     merged = {piece for pair in merges for piece in (*pair, "".join(pair))}
     pieces = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += sorted(merged | set("▁abcdefghijklmnopqrstuvwxyz0123"))
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, fuse_unk=True))
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, fuse_unk=True)
+    )
     tokenizer.normalizer = trained.normalizer
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     return tokenizer
 
@@ -50,12 +67,16 @@ def word_piece():
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
-    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=[*SPECIAL, "[UNK]"]))
+    tokenizer.train_from_iterator(
+        CORPUS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=[*SPECIAL, "[UNK]"])
+    )
     return tokenizer
 
 
 def wrapped(tokenizer, **options):
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", **options)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", **options
+    )
 
 
 TOKENIZERS = {

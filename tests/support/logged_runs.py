@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Ray gives its own processes 30 seconds to start, and nothing changes that; a busy machine may need another attempt.
+# Ray gives its own processes 30 seconds to start, and nothing changes that; a busy machine may need
+# another attempt.
 RAY_STARTS = 3
 # Long enough for a machine that is busy with other work; an idle one takes a minute or two.
 TIMEOUT = 1800
@@ -16,7 +17,9 @@ def run_logged(log: Path, args: Sequence[Any], env: Mapping[str, str], **options
     """Run a program to its end, again if Ray did not start; a failure shows the end of its log."""
     for _ in range(RAY_STARTS):
         with log.open("w") as stream:
-            done = subprocess.run(args, env=env, stdout=stream, stderr=stream, timeout=TIMEOUT, check=False, **options)
+            done = subprocess.run(
+                args, env=env, stdout=stream, stderr=stream, timeout=TIMEOUT, check=False, **options
+            )
         text = log.read_text(errors="replace")
         if done.returncode == 0 or not ray_was_too_slow(text):
             break

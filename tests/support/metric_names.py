@@ -21,4 +21,6 @@ def undocumented(logged: Iterable[str]) -> list[str]:
     page = names_on_page()
     patterns = [re.compile(re.sub(r"<\w+>", r"\\w+", name)) for name in page if "<" in name]
     missing = {name for name in logged if OURS.fullmatch(name)} - page
-    return sorted(name for name in missing if not any(pattern.fullmatch(name) for pattern in patterns))
+    return sorted(
+        name for name in missing if not any(pattern.fullmatch(name) for pattern in patterns)
+    )

@@ -9,7 +9,9 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("recipes", "tests", "docs", "eval", "data_preprocessing", "prime_ext")
-PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+)
 
 
 @functools.cache
@@ -21,4 +23,6 @@ def tokens_of(page: Path) -> list[Token]:
 
 def shell_blocks(page: Path) -> list[str]:
     """Return what a reader is asked to type."""
-    return [token.content for token in tokens_of(page) if token.type == "fence" and token.info == "bash"]
+    return [
+        token.content for token in tokens_of(page) if token.type == "fence" and token.info == "bash"
+    ]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a recipe: its script is run with an interpreter that only writes down what it is called with."""
+"""Calls of a recipe: its script is run with an interpreter that only writes down what it is called
+with."""
 
 import os
 import subprocess
@@ -15,10 +16,14 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def calls_of(folder, script, *words, **knobs):
-    """Return the calls of the interpreter that a script below ``recipes`` makes, each a list of words. ``folder`` is
-    for the interpreter, its notes and the output of the script; ``knobs`` are environment variables."""
-    calls, stub = folder / "calls", folder / "python"
-    stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n')
+    """Return the calls of the interpreter that a script below ``recipes`` makes, each a list of
+    words. ``folder`` is for the interpreter, its notes and the output of the script; ``knobs`` are
+    environment variables."""
+    calls = folder / "calls"
+    stub = folder / "python"
+    stub.write_text(
+        f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n'
+    )
     stub.chmod(0o755)
     calls.unlink(missing_ok=True)
     environment = {**os.environ, "OUTPUT_DIR": str(folder / "out"), **knobs, "PYTHON": str(stub)}
@@ -28,8 +33,11 @@ def calls_of(folder, script, *words, **knobs):
 
 
 def run_shrunk(folder, script, *words):
-    """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has what it printed."""
-    environment = with_forks(os.environ | {"SHRINK": "1", "PYTHON": python(), "OUTPUT_DIR": str(folder)})
+    """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has
+    what it printed."""
+    environment = with_forks(
+        os.environ | {"SHRINK": "1", "PYTHON": python(), "OUTPUT_DIR": str(folder)}
+    )
     run_logged(folder / "log.txt", ["bash", RECIPES / script, *words], environment)
     return folder / "shrunk"
 
@@ -46,24 +54,33 @@ def compose_sft(overrides):
 def overrides_of(call, module):
     """Return overrides of a call of a module, and the name of its primary configuration."""
     words = call[call.index(module) + 1 :]
-    names = [word.removeprefix("--config-name=") for word in words if word.startswith("--config-name=")]
+    names = [
+        word.removeprefix("--config-name=") for word in words if word.startswith("--config-name=")
+    ]
     return [word for word in words if not word.startswith("--")], names[0] if names else None
 
 
 def name_of(recipe):
     """Return the name of the test of a row of a ``paper.yaml``."""
-    return " ".join([recipe["script"], *(f"{key}={value}" for key, value in recipe.get("knobs", {}).items())])
+    return " ".join(
+        [recipe["script"], *(f"{key}={value}" for key, value in recipe.get("knobs", {}).items())]
+    )
 
 
 def wanted_of(paper, recipe):
     """Return the values of a row: those of its parts, and its own."""
-    return {key: value for part in recipe["parts"] for key, value in paper[part].items()} | recipe.get("values", {})
+    return {
+        key: value for part in recipe["parts"] for key, value in paper[part].items()
+    } | recipe.get("values", {})
 
 
 def differences(config, wanted):
     """Return what the configuration has in place of what is wanted."""
     found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in wanted}
-    plain = {key: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for key, value in found.items()}
+    plain = {
+        key: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+        for key, value in found.items()
+    }
     return {key: value for key, value in plain.items() if value != wanted[key]}
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server with OpenAI's interface that answers by a script over real HTTP, and can be told to misbehave.
+"""A server with OpenAI's interface that answers by a script over real HTTP, and can be told to
+misbehave.
 
 with ScriptedServer({"1+1?": "2"}) as server:
     backend = open_backend("server", "scripted", base_url=server.base_url)
@@ -27,15 +28,19 @@ class Answer:
 class ScriptedServer:
     """A server that runs in a thread during its ``with`` block.
 
-    Faults are a status (429), a status with ``Retry-After`` ((429, "2")), ``hang``, ``cut`` (the connection breaks),
-    ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, or bytes
-    sent as they are. ``requests`` and ``headers`` are those that came, in order, ``counts`` the requests by prompt,
-    ``most_active`` the most at the same time.
+    Faults are a status (429), a status with ``Retry-After`` ((429, "2")), ``hang``, ``cut`` (the
+    connection breaks), ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``,
+    ``no_finish``, ``no_usage``, or bytes sent as they are. ``requests`` and ``headers`` are those
+    that came, in order, ``counts`` the requests by prompt, ``most_active`` the most at the same
+    time.
     """
 
-    # Texts or answers by prompt (of a chat: its last message; others are echoed), or a function of prompt and payload.
+    # Texts or answers by prompt (of a chat: its last message; others are echoed), or a function of
+    # prompt and payload.
     answers: object = field(default_factory=dict)
-    faults: list = field(default_factory=list)  # one per request, in the order they come, before proper answers
+    faults: list = field(
+        default_factory=list
+    )  # one per request, in the order they come, before proper answers
     faults_of: dict = field(default_factory=dict)  # the same by prompt
     always: object = None  # a fault of every request
     models: tuple | None = ("scripted",)  # None for a server without a list of models
@@ -46,7 +51,9 @@ class ScriptedServer:
     PATHS = ("/v1/completions", "/v1/chat/completions")
 
     def __post_init__(self):
-        self.requests, self.headers, self.counts = [], [], Counter()
+        self.requests = []
+        self.headers = []
+        self.counts = Counter()
         self.active = self.most_active = 0
 
     def _prompt(self, payload):
@@ -54,10 +61,18 @@ class ScriptedServer:
         return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
 
     def _completion(self, prompt, payload):
-        answer = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
+        answer = (
+            self.answers(prompt, payload)
+            if callable(self.answers)
+            else self.answers.get(prompt, prompt)
+        )
         answer = answer if isinstance(answer, Answer) else Answer(answer)
         chat = "messages" in payload
-        said = {"message": {"role": "assistant", "content": answer.text}} if chat else {"text": answer.text}
+        said = (
+            {"message": {"role": "assistant", "content": answer.text}}
+            if chat
+            else {"text": answer.text}
+        )
         tokens = len((answer.text or "").split()) + 1 if answer.tokens is None else answer.tokens
         n_prompt = len(prompt.split()) if answer.prompt_tokens is None else answer.prompt_tokens
         return {
@@ -65,7 +80,11 @@ class ScriptedServer:
             "object": "chat.completion" if chat else "text_completion",
             "model": payload["model"],
             "choices": [{"index": 0, "finish_reason": answer.finish, **said}],
-            "usage": {"prompt_tokens": n_prompt, "completion_tokens": tokens, "total_tokens": n_prompt + tokens},
+            "usage": {
+                "prompt_tokens": n_prompt,
+                "completion_tokens": tokens,
+                "total_tokens": n_prompt + tokens,
+            },
         }
 
     def _refusal(self, request):
@@ -91,15 +110,23 @@ class ScriptedServer:
             await asyncio.sleep(self.seconds)
             # A function may take its time, as a model does.
             completion = await asyncio.to_thread(self._completion, prompt, payload)
-            return web.json_response(completion) if fault is None else await self._fault(fault, completion, request)
+            return (
+                web.json_response(completion)
+                if fault is None
+                else await self._fault(fault, completion, request)
+            )
         finally:
             self.active -= 1
 
     async def _fault(self, fault, completion, request):
         if isinstance(fault, tuple):
-            return web.Response(status=fault[0], headers={"Retry-After": fault[1]}, text="told\n to wait")
+            return web.Response(
+                status=fault[0], headers={"Retry-After": fault[1]}, text="told\n to wait"
+            )
         if isinstance(fault, int):
-            return web.json_response({"error": {"message": f"told\n to fail with {fault}"}}, status=fault)
+            return web.json_response(
+                {"error": {"message": f"told\n to fail with {fault}"}}, status=fault
+            )
         if isinstance(fault, bytes):
             return web.Response(body=fault, content_type="application/json")
         if fault == "hang":
@@ -134,7 +161,9 @@ class ScriptedServer:
         if self.models is None:
             return web.Response(status=404)
         more = {} if self.max_model_len is None else {"max_model_len": self.max_model_len}
-        return web.json_response({"object": "list", "data": [{"id": name, **more} for name in self.models]})
+        return web.json_response(
+            {"object": "list", "data": [{"id": name, **more} for name in self.models]}
+        )
 
     async def _serve(self, ready):
         app = web.Application(client_max_size=2**26)
@@ -146,7 +175,8 @@ class ScriptedServer:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         self.base_url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
         ready.set()
         await self._end.wait()
         await runner.cleanup()

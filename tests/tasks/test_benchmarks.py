@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of mathematics and code: rows, prompts, and what their own gold answers and solutions are worth."""
+"""The benchmarks of mathematics and code: rows, prompts, and what their own gold answers and
+solutions are worth."""
 
 import asyncio
 import random
@@ -22,13 +23,16 @@ NEW_MATH = ("aime2025", "aime2026", "hmmt_feb2025", "hmmt_nov2025")
 INVENTED = (*NEW_MATH, "gpqa_diamond", "livecodebench_v2")
 LIVE = {
     "inv001_a": "print(sum(map(int, input().split())))",
-    "90001": "class Solution:\n    def largestPair(self, nums):\n        return sum(sorted(nums)[-2:])",
+    "90001": (
+        "class Solution:\n    def largestPair(self, nums):\n        return sum(sorted(nums)[-2:])"
+    ),
     "inv002_b": "print(input()[::-1])",
 }
 
 
 def invented(name, folder=SAMPLES):
-    """Return the task without the number of rows that were published, and its problems among the invented rows."""
+    """Return the task without the number of rows that were published, and its problems among the
+    invented rows."""
     task = without_published_rows(load_task(name))
     return task, load_problems(task, folder)
 
@@ -48,14 +52,21 @@ def judge(task, pairs):
 
     async def verdicts():
         verifier = make_task_verifier(task.grader)
-        return [await verifier.averify(text, problem.gold, **task.grader_options()) for problem, text in pairs]
+        return [
+            await verifier.averify(text, problem.gold, **task.grader_options())
+            for problem, text in pairs
+        ]
 
     return asyncio.run(verdicts())
 
 
 def stated(task, gold):
     """Return a response that states this answer."""
-    return f"Thus, the answer is option {gold}. #### {gold}" if task.grader == "choice" else f"Thus \\boxed{{{gold}}}."
+    return (
+        f"Thus, the answer is option {gold}. #### {gold}"
+        if task.grader == "choice"
+        else f"Thus \\boxed{{{gold}}}."
+    )
 
 
 def fenced(program):
@@ -78,10 +89,17 @@ def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     # An eighth of the 7,596 rows of StressTest.
     problems = list(found.values())[:: 8 if len(found) > 5000 else 1]
     golds = judge(task, [(problem, stated(task, problem.gold)) for problem in problems])
-    assert [problem.gold for problem, verdict in zip(problems, golds, strict=True) if not verdict.correct] == []
+    assert [
+        problem.gold
+        for problem, verdict in zip(problems, golds, strict=True)
+        if not verdict.correct
+    ] == []
     # A share of shuffled gold answers is right by chance: options, small numbers.
     some = random.Random(0).sample(problems, min(120, len(problems)))
-    others = [(problem, stated(task, other.gold)) for problem, other in zip(some, some[1:] + some[:1], strict=True)]
+    others = [
+        (problem, stated(task, other.gold))
+        for problem, other in zip(some, some[1:] + some[:1], strict=True)
+    ]
     right = sum(verdict.correct for verdict in judge(task, others)) / len(others)
     assert right <= (0.65 if task.grader == "choice" else 0.06)
     (silent,) = judge(task, [(problems[0], "I do not know.")])
@@ -96,7 +114,10 @@ def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
     else:
         (path,) = task.source.local["test"]
         rows = [row for _, row in read_source(data_folder(path) / path)]
-        programs = [row["code"] if name == "mbpp" else row["prompt"] + row["canonical_solution"] for row in rows]
+        programs = [
+            row["code"] if name == "mbpp" else row["prompt"] + row["canonical_solution"]
+            for row in rows
+        ]
     problems = list(found.values())
     for verdict in judge(task, zip(problems, map(fenced, programs), strict=True)):
         assert verdict.correct, verdict.detail
@@ -106,10 +127,14 @@ def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
 
 @pytest.mark.parametrize("name", [*MATH, *CODE])
 def test_a_benchmark_ends_its_prompt_as_prime_does(name):
-    """The bytes that the released models were trained on, the space at the end of a line included."""
+    """The bytes that the released models were trained on, the space at the end of a line
+    included."""
     task = load_task(name)
     math = "\n\nPresent the answer in LaTex format: \\boxed{Your answer}"
-    code = "\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour code\n```\nat the end."
+    code = (
+        "\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour"
+        " code\n```\nat the end."
+    )
     assert task.prompts["default"].user.endswith(code if name in CODE else math)
     assert task.prompts["default"].system == ""
 
@@ -117,15 +142,25 @@ def test_a_benchmark_ends_its_prompt_as_prime_does(name):
 def test_rows_of_several_files_are_named_after_them():
     _, problems = invented("aime2025")
     assert list(problems) == ["aime2025-I:1", "aime2025-I:2", "aime2025-II:1"]
-    assert [problem.groups["contest"] for problem in problems.values()] == ["2025-I", "2025-I", "2025-II"]
+    assert [problem.groups["contest"] for problem in problems.values()] == [
+        "2025-I",
+        "2025-I",
+        "2025-II",
+    ]
 
 
 def test_livecodebench_asks_for_the_method_or_for_a_program():
     task, problems = invented("livecodebench_v2")
     (method,) = task.messages(problems["90001"])
-    assert "def largestPair(self, nums: List[int]) -> int:" in method["content"] and "stdin" not in method["content"]
+    assert (
+        "def largestPair(self, nums: List[int]) -> int:" in method["content"]
+        and "stdin" not in method["content"]
+    )
     (program,) = task.messages(problems["inv001_a"])
-    assert "Read the inputs from stdin" in program["content"] and "starter code" not in program["content"]
+    assert (
+        "Read the inputs from stdin" in program["content"]
+        and "starter code" not in program["content"]
+    )
     system, user = task.messages(problems["inv001_a"], "official")
     assert system["role"] == "system" and program["content"].startswith(user["content"].rstrip())
 
@@ -141,12 +176,22 @@ def olympiad(answer, unit=None):
 @pytest.mark.parametrize(
     ("answer", "unit", "right", "wrong"),
     [
-        (["69", "84"], None, ["84, 69", "69 \\text{ and } 84"], ["69", "84", "69, 85", "69, 84, 1"]),
+        (
+            ["69", "84"],
+            None,
+            ["84, 69", "69 \\text{ and } 84"],
+            ["69", "84", "69, 85", "69, 84, 1"],
+        ),
         (["45"], "minute", ["45", "45\\text{ minutes}"], ["45\\text{ hours}", "46"]),
         (["4.2"], "%", ["4.2", "4.2\\%", "x = 4.2", "0.042"], ["4.3", "4.3\\%", "x", "0.043"]),
         (["$t(0,4]$"], None, ["(0,4]", "t \\in (0,4]"], ["(0,4)"]),
         (["$221,$8$"], None, ["8, 221"], ["2218"]),
-        (["$\\angle B=90$,$\\angle A=90$"], "^{\\circ}", ["90^\\circ, 90^\\circ"], ["90^\\circ, 60^\\circ"]),
+        (
+            ["$\\angle B=90$,$\\angle A=90$"],
+            "^{\\circ}",
+            ["90^\\circ, 90^\\circ"],
+            ["90^\\circ, 60^\\circ"],
+        ),
     ],
 )
 def test_several_answers_and_units_of_olympiadbench(answer, unit, right, wrong):
@@ -166,7 +211,8 @@ def test_several_answers_and_units_of_olympiadbench(answer, unit, right, wrong):
     ],
 )
 def test_gold_answers_of_minerva_are_boxed_and_written_as_in_python(solution, right, wrong):
-    task, row = load_task("minerva_math"), {"problem": "p", "type": "t", "idx": 3, "solution": solution}
+    task = load_task("minerva_math")
+    row = {"problem": "p", "type": "t", "idx": 3, "solution": solution}
     problem = task.problem(row)
     verdicts = judge(task, [(problem, stated(task, text)) for text in right + wrong])
     assert problem.id == "3"
@@ -175,13 +221,20 @@ def test_gold_answers_of_minerva_are_boxed_and_written_as_in_python(solution, ri
         task.problem({**row, "solution": "about 3"})
 
 
-def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):
+def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(
+    tmp_path,
+):
     task = load_task("last_digit_chain")
     problems = load_problems(task)
     wanted = generate_problems("test", 2000, seed=0)
-    assert [problem.gold for problem in problems.values()] == [str(problem.answer) for problem in wanted]
+    assert [problem.gold for problem in problems.values()] == [
+        str(problem.answer) for problem in wanted
+    ]
     for problem, own in zip(problems.values(), wanted, strict=True):
         assert task.messages(problem) == [{"role": "user", "content": own.prompt}]
         assert problem.groups == {"operations": str(len(own.operations))}
     # Local files of other tasks change nothing.
-    assert choose_default_split(task, local=True) == "test" and load_problems(task, tmp_path) == problems
+    assert (
+        choose_default_split(task, local=True) == "test"
+        and load_problems(task, tmp_path) == problems
+    )

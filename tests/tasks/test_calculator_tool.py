@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calculator: results are Python's, and whatever else is written is one counted outcome and one line."""
+"""The calculator: results are Python's, and whatever else is written is one counted outcome and one
+line."""
 
 import asyncio
 import json
@@ -34,7 +35,10 @@ def test_the_value_is_pythons(text):
     ("text", "outcome", "message"),
     [
         ("", "malformed", "a number is missing at the end"),
-        *((text, "malformed", "not an expression") for text in ("2 3", "*2", "2(3)", "(2", "2)", "2**3", "+2", "()")),
+        *(
+            (text, "malformed", "not an expression")
+            for text in ("2 3", "*2", "2(3)", "(2", "2)", "2**3", "+2", "()")
+        ),
         ("10/2", "malformed", "unexpected '/'"),
         ("٣+1", "malformed", "unexpected '٣'"),
         ("(" * 201, "malformed", "more than 200 characters"),
@@ -61,11 +65,15 @@ def test_verls_loop_calls_it_and_counts_every_outcome_of_a_trajectory(tmp_path):
     tool = {"class_name": "prime_ext.tasks.calculator_tool.CalculatorTool", "config": config}
     (tmp_path / "tools.yaml").write_text(json.dumps({"tools": [tool]}))
     (tool,) = initialize_tools_from_config(str(tmp_path / "tools.yaml"))
-    loop, data = object.__new__(ToolAgentLoop), SimpleNamespace(extra_fields={}, _active_tools={tool.name: tool})
-    loop.tools, loop.max_tool_response_length = {}, 100
+    loop = object.__new__(ToolAgentLoop)
+    data = SimpleNamespace(extra_fields={}, _active_tools={tool.name: tool})
+    loop.tools = {}
+    loop.max_tool_response_length = 100
 
     def call(arguments):
-        answer, reward, _ = asyncio.run(loop._call_tool(FunctionCall(name="calculator", arguments=arguments), {}, data))
+        answer, reward, _ = asyncio.run(
+            loop._call_tool(FunctionCall(name="calculator", arguments=arguments), {}, data)
+        )
         return answer.text, reward
 
     assert call('{"expression": "2*(3+4)"}') == ("14", 0.25)

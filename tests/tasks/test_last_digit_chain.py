@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task of the quickstart: problems, demonstrators, the rule that checks steps, the outcome rule."""
+"""The task of the quickstart: problems, demonstrators, the rule that checks steps, the outcome
+rule."""
 
 import asyncio
 import random
@@ -12,8 +13,12 @@ from prime_ext.reward.compute_score import compute_score
 from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart import demonstrators
 
-operations = st.sampled_from([(operator, n) for operator, operands in task.OPERANDS.items() for n in operands])
-problems = st.builds(task.ChainProblem, st.integers(0, 9), st.lists(operations, min_size=1, max_size=8).map(tuple))
+operations = st.sampled_from(
+    [(operator, n) for operator, operands in task.OPERANDS.items() for n in operands]
+)
+problems = st.builds(
+    task.ChainProblem, st.integers(0, 9), st.lists(operations, min_size=1, max_size=8).map(tuple)
+)
 
 
 @given(problems)
@@ -36,7 +41,9 @@ def test_the_splits_share_no_prompt_whatever_the_seeds():
     assert task.generate_problems("train", 300, 1) != task.generate_problems("train", 300, 2)
     seen = set()
     for split in task.SPLITS:
-        problems_of_split = [problem for seed in (0, 1) for problem in task.generate_problems(split, 300, seed)]
+        problems_of_split = [
+            problem for seed in (0, 1) for problem in task.generate_problems(split, 300, seed)
+        ]
         assert {len(problem.operations) for problem in problems_of_split} == set(task.CHAIN_LENGTHS)
         prompts = {problem.prompt for problem in problems_of_split}
         assert {task.get_split(prompt) for prompt in prompts} == {split} and not prompts & seen
@@ -76,9 +83,15 @@ def test_the_step_rule_finds_exactly_the_mistakes_of_the_demonstrator(problem, s
         (r"3*9=7;7+6=3;\boxed{3}", [True, True]),
         (r"3*9=8;8+6=4;\boxed{4}", [False, True]),  # wrong fact, then right from the wrong value
         (r"3*9=7;3+6=9;\boxed{9}", [True, False]),  # true arithmetic, but not from the value before
-        (r"3*9=7;7+7=4;\boxed{4}", [True, False]),  # true arithmetic, but not the operation of the prompt
+        (
+            r"3*9=7;7+7=4;\boxed{4}",
+            [True, False],
+        ),  # true arithmetic, but not the operation of the prompt
         (r"3*9=7;7+6=3;3+1=4;\boxed{4}", [True, True, False]),  # one step too many
-        (r"3*9==7;7+6=3;\boxed{3}", [False, False]),  # unreadable; the next does not follow a stated value
+        (
+            r"3*9==7;7+6=3;\boxed{3}",
+            [False, False],
+        ),  # unreadable; the next does not follow a stated value
         (r"3*9=7;7+6=3", [True]),  # only what ends in ';' is a step
         (r"\boxed{3}", []),
         ("", []),
@@ -90,7 +103,12 @@ def test_local_correctness_of_single_steps(response, right):
 
 @pytest.mark.parametrize(
     ("response", "reward"),
-    [(r"3*9=8;8+6=3;\boxed{3};", 1.0), (r"3*9=7;7+6=3;\boxed{4}", 0.0), (r"\boxed{3}\boxed{4}", 0.0), ("3", 0.0)],
+    [
+        (r"3*9=8;8+6=3;\boxed{3};", 1.0),
+        (r"3*9=7;7+6=3;\boxed{4}", 0.0),
+        (r"\boxed{3}\boxed{4}", 0.0),
+        ("3", 0.0),
+    ],
 )
 def test_the_outcome_is_what_the_last_box_holds_in_training_too(response, reward):
     assert task.outcome_reward(response, "3") == reward

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python tool: programs run in the sandbox, and every ending is one counted outcome and one line."""
+"""The Python tool: programs run in the sandbox, and every ending is one counted outcome and one
+line."""
 
 import asyncio
 from types import SimpleNamespace
@@ -44,9 +45,15 @@ def test_calls_are_counted_in_the_trajectory(tool):
         call(tool, parameters, data)
     counts = data.extra_fields["python"]
     assert set(counts) == set(OUTCOMES)
-    assert {name: value for name, value in counts.items() if value} == {"finished": 1, "malformed": 4, "failed": 1}
+    assert {name: value for name, value in counts.items() if value} == {
+        "finished": 1,
+        "malformed": 4,
+        "failed": 1,
+    }
 
 
 def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="rewards.ok of the tool python is not one of malformed, finished"):
+    with pytest.raises(
+        ValueError, match="rewards.ok of the tool python is not one of malformed, finished"
+    ):
         PythonTool({"rewards": {"ok": 1}})

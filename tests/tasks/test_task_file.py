@@ -21,7 +21,12 @@ MATH = {
     "fields": {"problem": ["problem", "question"]},
     "texts": ["problem"],
     "gold": [{"column": "expected_answer"}, {"column": "answer"}],
-    "prompts": {"default": {"user": "{{problem}}\n\nPut the answer in \\boxed{}.", "system": "You calculate."}},
+    "prompts": {
+        "default": {
+            "user": "{{problem}}\n\nPut the answer in \\boxed{}.",
+            "system": "You calculate.",
+        }
+    },
     "metrics": ["accuracy"],
     "decoding": {"greedy": {"max_new_tokens": 4096}},
 }
@@ -38,18 +43,25 @@ CODE = {
 
 def write(folder, content):
     path = folder / "mine.yaml"
-    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    path.write_text(
+        content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+    )
     return path
 
 
 def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     task = load_task(write(tmp_path, {**MATH, "extraction": "gsm8k"}))
-    problem = task.problem({"question": "What is $\\frac{{1}}{2}$ of {{problem}}?", "answer": 142.0})
+    problem = task.problem(
+        {"question": "What is $\\frac{{1}}{2}$ of {{problem}}?", "answer": 142.0}
+    )
     assert task.grader == "math" and problem.gold == "142.0"
     assert task.grader_options() == {"extraction": "gsm8k"}
     assert task.messages(problem) == [
         {"role": "system", "content": "You calculate."},
-        {"role": "user", "content": "What is $\\frac{{1}}{2}$ of {{problem}}?\n\nPut the answer in \\boxed{}."},
+        {
+            "role": "user",
+            "content": "What is $\\frac{{1}}{2}$ of {{problem}}?\n\nPut the answer in \\boxed{}.",
+        },
     ]
     task = load_task(write(tmp_path, {**CODE, "limits": {"seconds": 0.5}}))
     problem = task.problem({"prompt": "def f():", "test": "assert f()", "entry_point": "f"})
@@ -61,9 +73,15 @@ def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     ("row", "message"),
     [
         ({"premise": "a"}, "no column hypothesis or statement2 or sentence2; it has premise"),
-        ({"premise": "a", "hypothesis": "b", "label": 1}, "label '1' is none of entailment, neutral"),
+        (
+            {"premise": "a", "hypothesis": "b", "label": 1},
+            "label '1' is none of entailment, neutral",
+        ),
         ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
-        ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"}, "hypothesis has half a character"),
+        (
+            {"premise": "a", "hypothesis": "b\udc00", "label": "neutral"},
+            "hypothesis has half a character",
+        ),
     ],
 )
 def test_a_row_that_does_not_fit_says_why(row, message):
@@ -98,28 +116,108 @@ def _changed(path, value, name):
         # Keys that are missing, unknown or of the wrong type.
         ("awpnli", "title", None, "the file needs the key 'title'"),
         ("awpnli", "prompt", {"user": "x"}, "unknown key prompt; did you mean prompts"),
-        ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
-        ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
-        ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
-        ("aime2024", "source/where", {"url": "("}, "source.where.url must be a valid regular expression"),
-        ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be 'boxed', 'gsm8k', 'answer_is' or 'lenient'"),
-        ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
+        (
+            "awpnli",
+            "options",
+            ["yes", "yes"],
+            "options must be a text or a list of different texts",
+        ),
+        (
+            "awpnli",
+            "source/local",
+            {"dev": "x.csv"},
+            "source.local has the key 'dev'; a key must match pattern '^(all",
+        ),
+        (
+            "awpnli",
+            "source/local",
+            {"all": "/data/x.csv"},
+            "source.local.all.0 must be a path below the data folder",
+        ),
+        (
+            "aime2024",
+            "source/where",
+            {"url": "("},
+            "source.where.url must be a valid regular expression",
+        ),
+        (
+            "minerva_math",
+            "gold/0/extract",
+            "box",
+            "gold.0.extract must be 'boxed', 'gsm8k', 'answer_is' or 'lenient'",
+        ),
+        (
+            "math500",
+            "groups/level/pattern",
+            "x",
+            "groups.level.pattern must have one group in round brackets",
+        ),
         # Keys that contradict each other.
         ("awpnli", "name", "other", "name must be that of the file, 'mine', got 'other'"),
         ("awpnli", "data_source", "nowhere", "data_source: no verifier for data_source='nowhere'"),
         ("awpnli", "options", None, "options are missing: awpnli is judged as choice"),
-        ("awpnli", "source/hub", None, "source.hub, source.files and source.revision belong together"),
-        ("awpnli", "source", {"rows": {"all": 3}}, "source needs hub and files, local, or generated"),
-        ("awpnli", "source", {"generated": "gsm8k"}, "source.generated must be one of last_digit_chain"),
-        ("awpnli", "texts", ["premise"], "texts has 'premise', not a field; fields are statement1, statement2"),
+        (
+            "awpnli",
+            "source/hub",
+            None,
+            "source.hub, source.files and source.revision belong together",
+        ),
+        (
+            "awpnli",
+            "source",
+            {"rows": {"all": 3}},
+            "source needs hub and files, local, or generated",
+        ),
+        (
+            "awpnli",
+            "source",
+            {"generated": "gsm8k"},
+            "source.generated must be one of last_digit_chain",
+        ),
+        (
+            "awpnli",
+            "texts",
+            ["premise"],
+            "texts has 'premise', not a field; fields are statement1, statement2",
+        ),
         ("awpnli", "gold/0/values", None, "gold.0.values must say which option, 1 to 2"),
         ("math500", "gold", [{"columns": ["a", "b"]}], "gold.0 of math needs a single column"),
-        ("humaneval", "gold/0/values", {"a": 1}, "gold.0.values must be left out: the gold of code is its tests"),
-        ("awpnli", "prompts/default/user", "{{premise}}", "prompts.default shows {{premise}}, not a field"),
-        ("awpnli", "prompts/default/user", "Decide.", "prompts.default.user shows no field; write e.g. {{statement1}}"),
-        ("awpnli", "decoding/greedy/temperature", 0.3, "decoding.greedy.temperature has no effect without do_sample"),
-        ("awpnli", "metrics", ["f1"], "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1"),
-        ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
+        (
+            "humaneval",
+            "gold/0/values",
+            {"a": 1},
+            "gold.0.values must be left out: the gold of code is its tests",
+        ),
+        (
+            "awpnli",
+            "prompts/default/user",
+            "{{premise}}",
+            "prompts.default shows {{premise}}, not a field",
+        ),
+        (
+            "awpnli",
+            "prompts/default/user",
+            "Decide.",
+            "prompts.default.user shows no field; write e.g. {{statement1}}",
+        ),
+        (
+            "awpnli",
+            "decoding/greedy/temperature",
+            0.3,
+            "decoding.greedy.temperature has no effect without do_sample",
+        ),
+        (
+            "awpnli",
+            "metrics",
+            ["f1"],
+            "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1",
+        ),
+        (
+            "math500",
+            "metrics",
+            ["pass@32"],
+            "metrics has 'pass@32', but no decoding has n of 32 or more",
+        ),
         ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
     ],
 )
@@ -130,21 +228,37 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
+        (
+            {"extends": "aimee"},
+            "extends must be the name of a task, got 'aimee'; did you mean aime",
+        ),
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
         ("name: [", "not YAML"),
         ("name: a\nname: b\n", "found duplicate key name"),
         ("1: a", "1 must be strings"),
     ],
 )
-def test_mistakes_in_a_file_that_extends_another_or_is_no_mapping_are_one_line(tmp_path, content, message):
-    refused(write(tmp_path, {"name": "mine", **content} if isinstance(content, dict) else content), message)
+def test_mistakes_in_a_file_that_extends_another_or_is_no_mapping_are_one_line(
+    tmp_path, content, message
+):
+    refused(
+        write(tmp_path, {"name": "mine", **content} if isinstance(content, dict) else content),
+        message,
+    )
 
 
 def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
-    # aime2022 extends a task itself. The keys of the source are taken one by one, all others as a whole.
-    extended = {"name": "mine", "extends": "aime2022", "title": "Mine", "id": None, "source": {"rows": {"all": 3}}}
-    task, base = load_task(write(tmp_path, extended)), load_task("aime")
+    # aime2022 extends a task itself. The keys of the source are taken one by one, all others as a
+    # whole.
+    extended = {
+        "name": "mine",
+        "extends": "aime2022",
+        "title": "Mine",
+        "id": None,
+        "source": {"rows": {"all": 3}},
+    }
+    task = load_task(write(tmp_path, extended))
+    base = load_task("aime")
     assert (task.name, task.title, task.id) == ("mine", "Mine", None)
     assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
     assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
@@ -164,10 +278,17 @@ COMPOSED = {"first_of": ["Begin with {{starter}} here.", "Read {{meta.kind}}."]}
 )
 def test_a_field_may_be_a_text_around_cells(tmp_path, row, text):
     task = load_task(write(tmp_path, {**CODE, "fields": {"prompt": ["prompt"], "form": COMPOSED}}))
-    assert task.problem({"prompt": "p", "test": "t", "entry_point": "f", **row}).fields["form"] == text
+    assert (
+        task.problem({"prompt": "p", "test": "t", "entry_point": "f", **row}).fields["form"] == text
+    )
 
 
-SOURCE = {"local": {"test": "rows.jsonl"}, "rows": {"test": 2}, "where": {"year": "^2024"}, "origin": "example.org/a"}
+SOURCE = {
+    "local": {"test": "rows.jsonl"},
+    "rows": {"test": 2},
+    "where": {"year": "^2024"},
+    "origin": "example.org/a",
+}
 MINE = {**MATH, "source": SOURCE, "id": "name"}
 ROWS = [
     {"question": "1+1", "answer": 2, "name": "a", "year": 2024},
@@ -185,13 +306,22 @@ ROWS = [
         (ROWS, None),
     ],
 )
-def test_only_rows_of_the_task_are_read_and_data_that_do_not_fit_are_one_line(tmp_path, rows, message):
+def test_only_rows_of_the_task_are_read_and_data_that_do_not_fit_are_one_line(
+    tmp_path, rows, message
+):
     mine = load_task(write(tmp_path, MINE))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if message is None:
         problems = load_problems(mine, tmp_path)
-        assert [(name, problem.gold) for name, problem in problems.items()] == [("a", "2"), ("c", "4")]
+        assert [(name, problem.gold) for name, problem in problems.items()] == [
+            ("a", "2"),
+            ("c", "4"),
+        ]
         return
     with pytest.raises(SourceError) as caught:
         load_problems(mine, tmp_path)
-    assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
+    assert (
+        message in str(caught.value)
+        and str(caught.value).startswith("mine: ")
+        and "\n" not in str(caught.value)
+    )

@@ -22,7 +22,8 @@ from prime_ext.trainer.step import prime_step
 from prime_ext.utils.transfer_queue import RolloutStore
 
 NAN = float("nan")
-# Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a tool's answer).
+# Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a
+# tool's answer).
 ROLLOUTS = {
     "000000000007_0_0": (1.0, [1, 1, 1]),
     "000000000007_1_0": (0.0, [1, 1]),
@@ -39,15 +40,24 @@ GATE = {"decay": 0.8, "start": 0.5}
 def _file(path):
     """Read a file of settings, with what it includes of the group ``chain``."""
     content = OmegaConf.load(FOLDER / path)
-    chains = [entry["/chain@_here_"] for entry in content.pop("defaults", []) if "/chain@_here_" in entry]
+    chains = [
+        entry["/chain@_here_"] for entry in content.pop("defaults", []) if "/chain@_here_" in entry
+    ]
     return OmegaConf.to_container(
-        OmegaConf.merge(*(OmegaConf.load(FOLDER / f"chain/{name}.yaml") for name in chains), content)
+        OmegaConf.merge(
+            *(OmegaConf.load(FOLDER / f"chain/{name}.yaml") for name in chains), content
+        )
     )
 
 
 def settings(**changes):
-    """Return settings of ``variant=paper``, but for some keys: ``process__discount=0.5``, ``process__form="steps"``."""
-    values = deepcopy(_file("prime/prime.yaml")) | {"variant": "paper", "anchor": None, "turns": None}
+    """Return settings of ``variant=paper``, but for some keys: ``process__discount=0.5``,
+    ``process__form="steps"``."""
+    values = deepcopy(_file("prime/prime.yaml")) | {
+        "variant": "paper",
+        "anchor": None,
+        "turns": None,
+    }
     form = changes.pop("process__form", "tokens")
     values["process"] = None if form == "none" else deepcopy(_file(f"prime/process/{form}.yaml"))
     for name, default in SECTIONS.items():
@@ -69,7 +79,9 @@ SECTIONS = {
     "anchor": _file("prime/anchor/ema.yaml"),
     "process__accumulation": _file("chain/pspo_wrs.yaml")["accumulation"],
 }
-SHAPINGS = {name: _file(f"chain/{name}.yaml")["shaping"] for name in ("pspo_wrs", "cn_ppo", "pspo_released")}
+SHAPINGS = {
+    name: _file(f"chain/{name}.yaml")["shaping"] for name in ("pspo_wrs", "cn_ppo", "pspo_released")
+}
 
 
 def filled_queue(monkeypatch):
@@ -86,7 +98,8 @@ def filled_queue(monkeypatch):
             extra_fields={"reward_extra_info": {"acc": accuracy}},
         )
     for key, mask in zip(PADDING, (0, 1), strict=True):
-        # verl's padding has an empty mask and the extra fields of some real rollout; this one is worse than verl's.
+        # verl's padding has an empty mask and the extra fields of some real rollout; this one is
+        # worse than verl's.
         queue.put(
             key,
             {"is_padding": True, "seq_len": 128, "response_len": 1},
@@ -100,7 +113,9 @@ def filled_queue(monkeypatch):
 
 def batch_of(queue, keys=None):
     keys = list(keys or queue.tags["train"])
-    return KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
+    return KVBatchMeta(
+        partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys]
+    )
 
 
 @dataclass(frozen=True)
@@ -140,11 +155,17 @@ def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
 
 
 def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):
-    """Load these rollouts with these settings; a rollout has the same scores wherever it stands in the batch."""
-    options, store = settings(**changes), RolloutStore(batch_of(queue, keys))
+    """Load these rollouts with these settings; a rollout has the same scores wherever it stands in
+    the batch."""
+    options = settings(**changes)
+    store = RolloutStore(batch_of(queue, keys))
     rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter)
     log_prob_BT = torch.zeros_like(rollouts.mask_BT)
     for row, label in enumerate(rollouts.label_B.tolist()):
-        generator = torch.Generator().manual_seed(int(label * 4) + int(rollouts.mask_BT[row].sum()) * 10)
+        generator = torch.Generator().manual_seed(
+            int(label * 4) + int(rollouts.mask_BT[row].sum()) * 10
+        )
         log_prob_BT[row] = -torch.rand(8, generator=generator)[: rollouts.mask_BT.shape[1]]
-    return Case(rollouts, scored_as(rollouts, options, log_prob_BT, torch.zeros_like(log_prob_BT)), options)
+    return Case(
+        rollouts, scored_as(rollouts, options, log_prob_BT, torch.zeros_like(log_prob_BT)), options
+    )

@@ -17,19 +17,25 @@ from prime_ext.config.variant import read_keys
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
 
-PROMPTS, MASKS = (2, 3, 1, 2), ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
+PROMPTS = (2, 3, 1, 2)
+MASKS = ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
 KEYS = {
-    key.removeprefix("prime.").replace(".", "__"): value for key, value in read_keys("on_policy_distillation").items()
+    key.removeprefix("prime.").replace(".", "__"): value
+    for key, value in read_keys("on_policy_distillation").items()
 }
 VARIANT = {key: value for key, value in KEYS.items() if not key.startswith("prm__")}
 
 
 def case_of(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
     """Return two prompts with two responses each, the first of them right."""
-    mask_BT = torch.nn.utils.rnn.pad_sequence([torch.tensor(mask).float() for mask in MASKS], batch_first=True)
-    reward_BT, label_B = torch.zeros_like(mask_BT), torch.tensor([1.0, 0.0, 1.0, 0.0])
+    mask_BT = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(mask).float() for mask in MASKS], batch_first=True
+    )
+    reward_BT = torch.zeros_like(mask_BT)
+    label_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
     reward_BT[torch.arange(4), torch.tensor([len(mask) - 1 for mask in MASKS])] = label_B
-    nobody, group_B = RolloutStore(KVBatchMeta()), torch.tensor([0, 0, 1, 1])
+    nobody = RolloutStore(KVBatchMeta())
+    group_B = torch.tensor([0, 0, 1, 1])
     rollouts = Rollouts(nobody, [], mask_BT, reward_BT, label_B, group_B, old_log_prob_BT=policy_BT)
     options = settings(**VARIANT | changes)
     return Case(rollouts, scored_as(rollouts, options, teacher_BT, reference_BT, beta), options)
@@ -40,7 +46,9 @@ def log_probs(seed):
 
 
 def nested(rows):
-    return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in rows], layout=torch.jagged)
+    return torch.nested.as_nested_tensor(
+        [torch.as_tensor(row) for row in rows], layout=torch.jagged
+    )
 
 
 def responses(value_BT):
@@ -48,9 +56,12 @@ def responses(value_BT):
 
 
 def whole_sequences(value_BT):
-    """Return values as a model's output: the value of a response token is at the token before it."""
+    """Return values as a model's output: the value of a response token is at the token before
+    it."""
     rows = zip(value_BT, PROMPTS, MASKS, strict=True)
-    return nested([torch.nn.functional.pad(row[: len(mask)], (prompt - 1, 1)) for row, prompt, mask in rows])
+    return nested(
+        [torch.nn.functional.pad(row[: len(mask)], (prompt - 1, 1)) for row, prompt, mask in rows]
+    )
 
 
 def gradient(loss, data, policy_BT):
@@ -61,7 +72,8 @@ def gradient(loss, data, policy_BT):
 
 
 def test_value_and_gradient_are_those_of_verls_distillation():
-    policy_BT, teacher_BT = log_probs(0), log_probs(1)
+    policy_BT = log_probs(0)
+    teacher_BT = log_probs(1)
     case = case_of(teacher_BT, policy_BT, policy_BT)
     advantage_BT = case.step().advantage_BT
     data = TensorDict(
@@ -71,18 +83,33 @@ def test_value_and_gradient_are_those_of_verls_distillation():
             "response_mask": nested(MASKS),
             "old_log_probs": responses(policy_BT),
             "advantages": responses(advantage_BT),
-            "teacher_logprobs": nested([row[:, None] for row in whole_sequences(teacher_BT).unbind()]),
+            "teacher_logprobs": nested(
+                [row[:, None] for row in whole_sequences(teacher_BT).unbind()]
+            ),
         },
         batch_size=len(MASKS),
     )
     tu.assign_non_tensor(
-        data, dp_size=1, batch_num_tokens=int(case.rollouts.mask_BT.sum()), global_batch_size=len(MASKS)
+        data,
+        dp_size=1,
+        batch_num_tokens=int(case.rollouts.mask_BT.sum()),
+        global_batch_size=len(MASKS),
     )
-    actor = FSDPActorConfig(strategy="fsdp2", rollout_n=2, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=True)
+    actor = FSDPActorConfig(
+        strategy="fsdp2", rollout_n=2, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=True
+    )
     k1 = DistillationLossConfig(
-        loss_mode="k1", use_policy_gradient=True, use_task_rewards=False, loss_max_clamp=None, log_prob_min_clamp=None
+        loss_mode="k1",
+        use_policy_gradient=True,
+        use_task_rewards=False,
+        loss_max_clamp=None,
+        log_prob_min_clamp=None,
     )
-    theirs = gradient(partial(distillation_ppo_loss, actor, DistillationConfig(distillation_loss=k1)), data, policy_BT)
+    theirs = gradient(
+        partial(distillation_ppo_loss, actor, DistillationConfig(distillation_loss=k1)),
+        data,
+        policy_BT,
+    )
     ours = gradient(partial(ppo_loss, actor), data, policy_BT)
     assert ours[0] == pytest.approx(theirs[0], rel=1e-6)
     torch.testing.assert_close(ours[1], theirs[1])

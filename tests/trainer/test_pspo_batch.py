@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use of the manager's extra info by the pspo_* trainers: rewards at tokens, responses that leave, metrics."""
+"""Use of the manager's extra info by the pspo_* trainers: rewards at tokens, responses that leave,
+metrics."""
 
 import json
 from contextlib import nullcontext
@@ -19,7 +20,11 @@ from prime_ext.verl_adapter import pspo_trainer
 from prime_ext.verl_adapter.pspo_trainer import ScoringFailed, find_scored_rows, token_rewards
 
 SCORER = ["step_scorer=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
-SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
+SIZES = [
+    "actor_rollout_ref.model.path=org/model",
+    "data.train_batch_size=8",
+    "critic.ppo_mini_batch_size=8",
+]
 SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
 
 
@@ -52,11 +57,12 @@ def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, failure=""):
     }
 
 
-# ---- rewards at tokens ----------------------------------------------------------------------------------------------
+# ---- rewards at tokens ---------------------------------------------------------------------------
 
 
 PER_STEP = {"accumulation": None, "shaping": None}
-ENDS, TOKENS = {"accumulation__reward_position": "step_ends"}, {"accumulation__reward_position": "tokens"}
+ENDS = {"accumulation__reward_position": "step_ends"}
+TOKENS = {"accumulation__reward_position": "tokens"}
 OWN = [1, 1, 1, 1]
 
 
@@ -82,7 +88,7 @@ def test_rewards_are_paid_at_their_own_tokens(settings, changes, own, told, expe
     assert token_rewards(told, torch.tensor(own), settings(**changes)).tolist() == expected
 
 
-# ---- responses without a reward -------------------------------------------------------------------------------------
+# ---- responses without a reward ------------------------------------------------------------------
 
 UIDS = ["a", "a", "b", "b", "c"]
 INFOS = [info(), info(failure="no answer in 60 s"), info(), info(), info(failure="HTTP 500")]
@@ -91,9 +97,14 @@ INFOS = [info(), info(failure="no answer in 60 s"), info(), info(), info(failure
 def test_drop_leaves_out_what_could_not_be_scored_and_who_is_then_alone(settings, caplog):
     assert find_scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
     assert find_scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
-    assert "2 of 5 responses could not be scored, the first because of: no answer in 60 s" in caplog.text
+    assert (
+        "2 of 5 responses could not be scored, the first because of: no answer in 60 s"
+        in caplog.text
+    )
     # A response that was alone from the start stays.
-    assert find_scored_rows(["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True) == [0]
+    assert find_scored_rows(
+        ["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True
+    ) == [0]
 
 
 def test_zero_keeps_all_and_warns(settings, caplog):
@@ -108,26 +119,43 @@ def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
         find_scored_rows(["c"], INFOS[4:], settings(), compares=False)
 
 
-# ---- the trainers ---------------------------------------------------------------------------------------------------
+# ---- the trainers --------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def balanced(monkeypatch):
-    """Return what the trainer hands on to verl's balancing, from a store with the rollouts of two prompts."""
+    """Return what the trainer hands on to verl's balancing, from a store with the rollouts of two
+    prompts."""
     queue = FakeQueue().install(monkeypatch)
-    told = {"p_0_0": info(), "p_1_0": info(failure="no answer"), "q_0_0": info((0.125,), (2,), n_tokens=3)}
+    told = {
+        "p_0_0": info(),
+        "p_1_0": info(failure="no answer"),
+        "q_0_0": info((0.125,), (2,), n_tokens=3),
+    }
     for key, one in told.items():
-        fields = {"rm_scores": torch.zeros(one["n_tokens"]), "response_mask": torch.ones(one["n_tokens"]).long()}
+        fields = {
+            "rm_scores": torch.zeros(one["n_tokens"]),
+            "response_mask": torch.ones(one["n_tokens"]).long(),
+        }
         fields["rm_scores"][-1] = one["score"]
-        queue.put(key, {"response_len": one["n_tokens"]}, **fields, extra_fields={"reward_extra_info": one})
+        queue.put(
+            key,
+            {"response_len": one["n_tokens"]},
+            **fields,
+            extra_fields={"reward_extra_info": one},
+        )
     monkeypatch.setattr(PPOTrainer, "_balance_batch", lambda self, batch, metrics, *_: batch)
 
     def run(settings, estimator="gae", arrived=tuple(told)):
         trainer = object.__new__(get_trainer_cls("pspo_sync"))
-        trainer.pspo, trainer._without_steps = settings, None
+        trainer.pspo = settings
+        trainer._without_steps = None
         trainer.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
-        tags, metrics = [queue.tags["train"][key] for key in arrived], {}
-        batch = KVBatchMeta(partition_id="train", keys=list(arrived), tags=tags, extra_info={"temperature": 0.7})
+        tags = [queue.tags["train"][key] for key in arrived]
+        metrics = {}
+        batch = KVBatchMeta(
+            partition_id="train", keys=list(arrived), tags=tags, extra_info={"temperature": 0.7}
+        )
         return trainer._balance_batch(batch, metrics), metrics, queue
 
     return run
@@ -135,9 +163,13 @@ def balanced(monkeypatch):
 
 @pytest.mark.parametrize("arrived", [("p_0_0", "p_1_0", "q_0_0"), ("q_0_0", "p_1_0", "p_0_0")])
 def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arrived):
-    batch, metrics, queue = balanced(settings(accumulation__reward_position="step_ends"), arrived=arrived)
+    batch, metrics, queue = balanced(
+        settings(accumulation__reward_position="step_ends"), arrived=arrived
+    )
     assert batch.keys == ["p_0_0", "q_0_0"] and batch.extra_info["temperature"] == 0.7
-    assert [tag["response_len"] for tag in batch.tags] == [4, 3] and "p_1_0" not in queue.tags["train"]
+    assert [tag["response_len"] for tag in batch.tags] == [4, 3] and "p_1_0" not in queue.tags[
+        "train"
+    ]
     assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 0.5]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
     assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
@@ -160,7 +192,8 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
     settings, monkeypatch, caplog, changes, counts, warned, ended
 ):
     trainer = object.__new__(get_trainer_cls("pspo_sync"))
-    trainer.pspo, trainer._without_steps = settings(**changes), None
+    trainer.pspo = settings(**changes)
+    trainer._without_steps = None
     trainer.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: ids)
     store = SimpleNamespace(fetch_rows=lambda name: {name: TEXTS})
     infos = [{"n_steps": count} for count in counts]
@@ -175,7 +208,9 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(make, tmp_path, monkeypatch, caplog, saved):
+def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(
+    make, tmp_path, monkeypatch, caplog, saved
+):
     folder = tmp_path / "global_step_3"
     resumed = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(folder)}
     trainer = make(**resumed, **{"algorithm.kl_ctrl.kl_coef": 0.5})
@@ -190,4 +225,6 @@ def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(make
     monkeypatch.setattr(PPOTrainer, "_load_checkpoint", verls)
     trainer._load_checkpoint()
     assert trainer.kl_ctrl_in_reward.value == (0.125 if saved else 0.5)
-    assert saved != ("the KL coefficient starts from algorithm.kl_ctrl.kl_coef again" in caplog.text)
+    assert saved != (
+        "the KL coefficient starts from algorithm.kl_ctrl.kl_coef again" in caplog.text
+    )

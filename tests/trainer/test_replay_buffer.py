@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The online prompt filter: the batch is the first prompts, in the order of the data, that lie inside the band; in the
-asynchronous modes the earliest finished ones; none is lost, and none is trained on twice."""
+"""The online prompt filter: the batch is the first prompts, in the order of the data, that lie
+inside the band; in the asynchronous modes the earliest finished ones; none is lost, and none is
+trained on twice."""
 
 import math
 
@@ -13,7 +14,10 @@ from omegaconf import OmegaConf
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.config.settings import VerifierSettings
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
-from prime_ext.verl_adapter.prompt_filter_buffer import PromptFilterReplayBuffer, PromptFilterReplayBufferAsync
+from prime_ext.verl_adapter.prompt_filter_buffer import (
+    PromptFilterReplayBuffer,
+    PromptFilterReplayBufferAsync,
+)
 
 HALF_FAILED = [None, 1.0, 0.0]
 BAND = AccuracyBand(0.2, 0.8)
@@ -48,7 +52,9 @@ class OngoingRollouts(FakeRollouts):
             self._finish(uid)
 
 
-def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", limits=(0, math.inf), **changes):
+def make_buffer(
+    monkeypatch, rollouts, band=BAND, on_failure="drop", limits=(0, math.inf), **changes
+):
     """Make a buffer that is fed by these rollouts."""
     options = {
         "judge": PromptJudge(band, "acc", VerifierSettings(on_failure), *limits, lambda: {END}),
@@ -66,19 +72,25 @@ def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", limits=(0, 
     if isinstance(rollouts, OngoingRollouts):
         rollouts.buffer = PromptFilterReplayBufferAsync(trainer_mode="colocate_async", **options)
     else:
-        rollouts.buffer = PromptFilterReplayBuffer(trainer_mode="sync", requeue=rollouts.requeue, **options)
+        rollouts.buffer = PromptFilterReplayBuffer(
+            trainer_mode="sync", requeue=rollouts.requeue, **options
+        )
     monkeypatch.setattr(rollouts.buffer, "_wait_for_next_poll", rollouts.advance)
     return rollouts
 
 
 def start(monkeypatch, outcomes, seed=0, lengths=None, kind=FakeRollouts, **options):
-    return make_buffer(monkeypatch, kind(FakeQueue().install(monkeypatch), outcomes, seed, lengths), **options)
+    return make_buffer(
+        monkeypatch, kind(FakeQueue().install(monkeypatch), outcomes, seed, lengths), **options
+    )
 
 
 def step(rollouts, batch_size):
     """Run one step of the trainer: submit, sample, and forget the rollouts that were trained on."""
     rollouts.submit(rollouts.buffer.max_in_flight)
-    batch, metrics = rollouts.buffer.sample(global_steps=1, partition_id="train", batch_size=batch_size)
+    batch, metrics = rollouts.buffer.sample(
+        global_steps=1, partition_id="train", batch_size=batch_size
+    )
     rollouts.queue.kv_clear(keys=batch.keys, partition_id="train")
     return batch, metrics
 
@@ -88,8 +100,8 @@ def prompts_of(batch):
 
 
 def expected_step(outcomes, batch_size, position):
-    """Go through the data in order and keep what lies inside the band, which is the definition. Returns the prompts of
-    the batch, and where the next step begins."""
+    """Go through the data in order and keep what lies inside the band, which is the definition.
+    Returns the prompts of the batch, and where the next step begins."""
     kept = []
     while len(kept) < batch_size:
         accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
@@ -100,34 +112,60 @@ def expected_step(outcomes, batch_size, position):
 
 
 # Every fourth prompt at least is good, so that the data never runs out.
-KINDS = st.sampled_from([GOOD, HARD, EASY, HALF_FAILED, FAILED, [0.0, None], [UNDECIDED, UNDECIDED]])
+KINDS = st.sampled_from(
+    [GOOD, HARD, EASY, HALF_FAILED, FAILED, [0.0, None], [UNDECIDED, UNDECIDED]]
+)
 data = st.lists(KINDS, min_size=20, max_size=20).map(
     lambda kinds: [kind for other in kinds for kind in (other, other[::-1], HARD, GOOD, GOOD)]
 )
 
 
 @given(data, st.integers(0, 10_000), st.integers(0, 6), st.integers(1, 4))
-def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(outcomes, seed, extra, batch_size):
+def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(
+    outcomes, seed, extra, batch_size
+):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        rollouts, position = start(monkeypatch, outcomes, seed, max_in_flight=batch_size + extra), 0
+        rollouts = start(monkeypatch, outcomes, seed, max_in_flight=batch_size + extra)
+        position = 0
         for _ in range(3):
-            first, submitted = position, rollouts.n_submitted
+            first = position
+            submitted = rollouts.n_submitted
             kept, position = expected_step(outcomes, batch_size, first)
             batch, metrics = step(rollouts, batch_size)
             whole = [
-                (uid, at) for uid in kept for at, value in enumerate(outcomes[uid]) if value not in (None, UNDECIDED)
+                (uid, at)
+                for uid in kept
+                for at, value in enumerate(outcomes[uid])
+                if value not in (None, UNDECIDED)
             ]
             assert batch.keys == [f"{uid:04d}_{at}_0" for uid, at in whole]
             counts = {name.removeprefix("prime/filter/"): value for name, value in metrics.items()}
-            verdicts = [counts[name] for name in ("kept", "too_hard", "too_easy", "truncated", "failed")]
-            assert sum(verdicts) == counts["examined"] == position - first and counts["kept"] == batch_size
+            verdicts = [
+                counts[name] for name in ("kept", "too_hard", "too_easy", "truncated", "failed")
+            ]
+            assert (
+                sum(verdicts) == counts["examined"] == position - first
+                and counts["kept"] == batch_size
+            )
             assert counts["kept_fraction"] == pytest.approx(batch_size / (position - first))
-            assert counts["examined"] + counts["returned_to_queue"] == rollouts.n_submitted - submitted
+            assert (
+                counts["examined"] + counts["returned_to_queue"] == rollouts.n_submitted - submitted
+            )
             for name, prompts in (("before", range(first, position)), ("after", kept)):
-                seen = [value for uid in prompts for value in outcomes[uid] if value not in (None, UNDECIDED)]
-                assert metrics[f"prime/accuracy/{name}_filter"] == pytest.approx(sum(seen) / len(seen))
+                seen = [
+                    value
+                    for uid in prompts
+                    for value in outcomes[uid]
+                    if value not in (None, UNDECIDED)
+                ]
+                assert metrics[f"prime/accuracy/{name}_filter"] == pytest.approx(
+                    sum(seen) / len(seen)
+                )
             # The next step starts with the prompt after the last one that was looked at.
-            assert list(rollouts.waiting) == sorted(rollouts.waiting) and int(rollouts.waiting[0]) == position
+            assert (
+                list(rollouts.waiting) == sorted(rollouts.waiting)
+                and int(rollouts.waiting[0]) == position
+            )
             assert rollouts.queue.tags["train"] == {} and not rollouts.running
         assert rollouts.most_in_flight <= batch_size + extra
 
@@ -136,7 +174,11 @@ def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for
     rollouts = start(monkeypatch, ([GOOD] * 4 + [HARD]) * 60, max_in_flight=80)
     _, metrics = step(rollouts, 40)
     buffer = rollouts.buffer
-    assert buffer.acceptance_rate == 40 / metrics["prime/filter/examined"] == pytest.approx(0.8, abs=0.02)
+    assert (
+        buffer.acceptance_rate
+        == 40 / metrics["prime/filter/examined"]
+        == pytest.approx(0.8, abs=0.02)
+    )
     # 40 / 0.8 = 50, and two standard deviations: 2 * sqrt(40 * 0.2) / 0.8 = 7.
     assert 50 < buffer.prompts_to_start(40) <= 58
     for rate, prompts in ((1.0, 40), (0.5, 80), (0.0, 80)):
@@ -170,14 +212,25 @@ def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_i
         (
             [HARD, EASY] * 10,
             False,
-            r"only 0 of 2 prompts .* among 8 .*\(4 too hard, 4 too easy.*prime.filter.max_examined$",
+            (
+                r"only 0 of 2 prompts .* among 8 .*\(4 too hard, 4 too"
+                r" easy.*prime.filter.max_examined$"
+            ),
         ),
         # A smaller batch is offered, but an empty one is not.
-        ([GOOD] + [HARD] * 20, False, r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$"),
+        (
+            [GOOD] + [HARD] * 20,
+            False,
+            r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$",
+        ),
         ([HARD] * 20, True, "only 0 of 2"),
         # Failed rollouts say nothing about difficulty.
         ([FAILED] * 20, False, r"8 failed\).*which the log has after 'Error in _run_prompt'$"),
-        ([[UNDECIDED, UNDECIDED]] * 20, False, r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2"),
+        (
+            [[UNDECIDED, UNDECIDED]] * 20,
+            False,
+            r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2",
+        ),
         ([GOOD] + [HARD] * 20, True, None),
     ],
 )
@@ -200,7 +253,11 @@ def test_too_few_good_prompts_are_an_error_that_says_what_to_change_or_a_smaller
 @pytest.mark.parametrize(
     ("accuracy", "label_key", "said"),
     [
-        (0.5, "correct", r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key"),
+        (
+            0.5,
+            "correct",
+            r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key",
+        ),
         (2.0, "acc", r"is not in \[0, 1\]"),
     ],
 )
@@ -211,16 +268,24 @@ def test_a_label_that_is_missing_or_no_accuracy_is_an_error(monkeypatch, accurac
         step(rollouts, 2)
 
 
-def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_counts_it(monkeypatch, caplog):
-    # As wrong answers the undecided ones would put the first prompt into the band and keep the second inside it.
+def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_counts_it(
+    monkeypatch, caplog
+):
+    # As wrong answers the undecided ones would put the first prompt into the band and keep the
+    # second inside it.
     outcomes = [[1.0, 1.0, UNDECIDED], [1.0, 0.0, UNDECIDED]] + [GOOD] * 10
     rollouts = start(monkeypatch, outcomes)
     batch, metrics = step(rollouts, 2)
     assert batch.keys == ["0001_0_0", "0001_1_0", "0002_0_0", "0002_1_0"]
     assert metrics["prime/filter/too_easy"] == 1 and metrics["prime/accuracy/after_filter"] == 0.5
     assert metrics["verifier/failure_rate"] == metrics["verifier/timeout"] == pytest.approx(2 / 8)
-    assert metrics["verifier/correct"] == pytest.approx(4 / 8) and metrics["verifier/seconds/max"] == 6.0
-    assert "could not judge 2 of 8 rollouts (2 timeout), the last one because of: stuck" in caplog.text
+    assert (
+        metrics["verifier/correct"] == pytest.approx(4 / 8)
+        and metrics["verifier/seconds/max"] == 6.0
+    )
+    assert (
+        "could not judge 2 of 8 rollouts (2 timeout), the last one because of: stuck" in caplog.text
+    )
     assert rollouts.queue.tags["train"] == {}
 
 
@@ -228,7 +293,9 @@ def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(monkeypatch
     outcomes = [[1.0, UNDECIDED]] + [GOOD] * 10
     batch, metrics = step(start(monkeypatch, outcomes, on_failure="zero"), 1)
     assert batch.keys == ["0000_0_0", "0000_1_0"] and metrics["verifier/failure_rate"] > 0
-    with pytest.raises(VerifierFailed, match=r"could not judge rollout 0000_1_0 \(timeout after 6.0 s: stuck\)"):
+    with pytest.raises(
+        VerifierFailed, match=r"could not judge rollout 0000_1_0 \(timeout after 6.0 s: stuck\)"
+    ):
         step(start(monkeypatch, outcomes, on_failure="stop"), 1)
 
 
@@ -243,17 +310,28 @@ def test_a_response_without_step_scores_is_one_without_a_verdict(monkeypatch, ca
     judge = PromptJudge(BAND, "acc", VerifierSettings(on_failure))
     partition = queue.kv_list()["train"]
     if on_failure == "stop":
-        with pytest.raises(VerifierFailed, match=r"rollout p_1_0 \(not_scored .*: step scorer: HTTP 500\)"):
+        with pytest.raises(
+            VerifierFailed, match=r"rollout p_1_0 \(not_scored .*: step scorer: HTTP 500\)"
+        ):
             judge.judge(["p"], "train", partition)
         return
     judge.judge(["p"], "train", partition)
-    assert list(partition) == list(queue.tags["train"]) == ["p_0_0", "p_1_0"][: 1 if on_failure == "drop" else 2]
+    assert (
+        list(partition)
+        == list(queue.tags["train"])
+        == ["p_0_0", "p_1_0"][: 1 if on_failure == "drop" else 2]
+    )
     metrics = judge.metrics(["p"])
-    assert metrics["verifier/failure_rate"] == metrics["verifier/not_scored"] == metrics["verifier/correct"] == 0.5
+    assert (
+        metrics["verifier/failure_rate"]
+        == metrics["verifier/not_scored"]
+        == metrics["verifier/correct"]
+        == 0.5
+    )
     assert "1 not_scored), the last one because of: step scorer: HTTP 500" in caplog.text
 
 
-# ---- the asynchronous modes --------------------------------------------------------------------------------------
+# ---- the asynchronous modes ----------------------------------------------------------------------
 
 
 def ongoing(monkeypatch, outcomes, seed=0, **options):
@@ -267,7 +345,9 @@ def ongoing_step(rollouts, batch_size, window, mini_batches=1):
     """Run one step of the trainer. Returns its batches as lists of prompts, and the metrics."""
     rollouts.buffer.max_in_flight = window
     rollouts.submit(rollouts.buffer.prompts_to_start(batch_size))
-    batches, metrics, used = [], {}, []
+    batches = []
+    metrics = {}
+    used = []
     for _ in range(mini_batches):
         batch, metrics = rollouts.buffer.sample(rollouts.step, "train", batch_size // mini_batches)
         assert batch.keys == sorted(batch.keys)
@@ -283,25 +363,39 @@ def in_system(rollouts):
     return {key for key, tag in rollouts.queue.tags["train"].items() if tag.get("is_prompt")}
 
 
-@given(data, st.integers(0, 10_000), st.integers(0, 4), st.sampled_from([1, 2]), st.integers(0, 5), st.integers(0, 3))
+@given(
+    data,
+    st.integers(0, 10_000),
+    st.integers(0, 4),
+    st.sampled_from([1, 2]),
+    st.integers(0, 5),
+    st.integers(0, 3),
+)
 def test_every_prompt_is_trained_on_once_or_rejected_or_still_there(
     outcomes, seed, extra, mini_batches, busy, interrupted_at
 ):
     with pytest.MonkeyPatch.context() as monkeypatch:
         rollouts = ongoing(monkeypatch, outcomes, seed)
-        batch_size, window = 2 * mini_batches, 2 * mini_batches + extra
+        batch_size = 2 * mini_batches
+        window = 2 * mini_batches + extra
         trained = []
         for number in range(4):
             if number == interrupted_at:
-                # Killed and resumed: a new buffer finds the store as it was; what was generating starts again.
+                # Killed and resumed: a new buffer finds the store as it was; what was generating
+                # starts again.
                 for uid in rollouts.running:
-                    rollouts.queue.tags["train"][uid].update(status="pending", global_steps=rollouts.step)
+                    rollouts.queue.tags["train"][uid].update(
+                        status="pending", global_steps=rollouts.step
+                    )
                 make_buffer(monkeypatch, rollouts)
             batches, metrics = ongoing_step(rollouts, batch_size, window, mini_batches)
             trained += [f"{prompt:04d}" for batch in batches for prompt in batch]
             assert [len(batch) for batch in batches] == [2] * mini_batches
             assert len(in_system(rollouts)) == window - batch_size
-            assert metrics["prime/filter/waiting"] + metrics["prime/filter/in_flight"] == window - batch_size
+            assert (
+                metrics["prime/filter/waiting"] + metrics["prime/filter/in_flight"]
+                == window - batch_size
+            )
             # Rollouts go on while the trainer is busy.
             for _ in range(busy):
                 rollouts.advance()
@@ -316,7 +410,9 @@ def test_every_prompt_is_trained_on_once_or_rejected_or_still_there(
 
 
 @given(data, st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 5))
-def test_when_nothing_may_be_generating_the_batches_do_not_depend_on_the_delays(outcomes, first, second, extra):
+def test_when_nothing_may_be_generating_the_batches_do_not_depend_on_the_delays(
+    outcomes, first, second, extra
+):
     runs = []
     for seed in (first, second):
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -330,8 +426,18 @@ def test_what_the_filter_did_is_reported_once_per_step(monkeypatch):
     rollouts = ongoing(monkeypatch, [HARD, GOOD, EASY, GOOD, GOOD, FAILED] + [GOOD] * 20, **WAIT)
     _, metrics = ongoing_step(rollouts, 4, 6, mini_batches=2)
     counts = {name.removeprefix("prime/filter/"): value for name, value in metrics.items()}
-    assert (counts["examined"], counts["kept"], counts["waiting"], counts["in_flight"]) == (9, 4, 2, 0)
-    assert (counts["too_hard"], counts["too_easy"], counts["failed"], counts["truncated"]) == (1, 1, 1, 0)
+    assert (counts["examined"], counts["kept"], counts["waiting"], counts["in_flight"]) == (
+        9,
+        4,
+        2,
+        0,
+    )
+    assert (counts["too_hard"], counts["too_easy"], counts["failed"], counts["truncated"]) == (
+        1,
+        1,
+        1,
+        0,
+    )
     assert counts["kept_fraction"] == pytest.approx(6 / 9)
     assert metrics["prime/accuracy/before_filter"] == metrics["prime/accuracy/after_filter"] == 0.5
     _, metrics = ongoing_step(rollouts, 4, 6)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the settings and scores to the reward sources and advantages of a step, on rollouts as the trainer sees them."""
+"""From the settings and scores to the reward sources and advantages of a step, on rollouts as the
+trainer sees them."""
 
 import json
 import math
@@ -67,19 +68,28 @@ def process_source(queue, **changes):
     return case, case.sources().by_name["process"]
 
 
-# ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
+# ---- from the PRM's scores to rewards ------------------------------------------------------------
 
 
 def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_source(queue):
-    relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "reinforce"}
+    relative = {
+        "process__target": "policy",
+        "process__discount": 0.0,
+        "process__estimator": "reinforce",
+    }
     case, source = process_source(queue, **relative)
     plain, source_of_reference = process_source(queue)  # beta * log pi_prm, as the reference is 0
-    rollouts, plain_BT = case.rollouts, plain.scored.reward_BT
+    rollouts = case.rollouts
+    plain_BT = plain.scored.reward_BT
     assert torch.equal(source_of_reference.reward_BT, plain_BT)
     assert torch.equal(source_of_reference.mask_BT, rollouts.mask_BT)
     expected_BT = plain_BT / 0.05 - rollouts.old_log_prob_BT
-    torch.testing.assert_close(source.reward_BT, torch.where(rollouts.mask_BT.bool(), expected_BT, 0.0))
-    torch.testing.assert_close(compute_advantage(source, rollouts.mask_BT, rollouts.group_B), source.reward_BT)
+    torch.testing.assert_close(
+        source.reward_BT, torch.where(rollouts.mask_BT.bool(), expected_BT, 0.0)
+    )
+    torch.testing.assert_close(
+        compute_advantage(source, rollouts.mask_BT, rollouts.group_B), source.reward_BT
+    )
     divergence = loaded(queue, process__form="kl")
     assert set(divergence.sources().by_name) == {"outcome"}
 
@@ -87,12 +97,23 @@ def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_sou
 @pytest.mark.parametrize("delimiters", [";", TOKENIZER.convert_tokens_to_ids(";")])
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
     case, source = process_source(queue, **STEPS | {"steps": {"delimiters": [delimiters]}})
-    # "4" has a hole after it, so that its step goes on to the next delimiter of the model. A response that begins with
-    # a delimiter: in the text nothing is written before it, by token it is a step.
+    # "4" has a hole after it, so that its step goes on to the next delimiter of the model. A
+    # response that begins with a delimiter: in the text nothing is written before it, by token it
+    # is a step.
     last = [0, 1, 0, 0] if delimiters == ";" else [1, 1, 0, 0]
-    assert source.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], last]
-    reward_BT, r, metrics = case.scored.reward_BT, source.reward_BT, case.sources().metrics
-    assert float(r[0, 1]) == pytest.approx(float(reward_BT[0, :2].sum())) and float(r[0, 2]) == float(reward_BT[0, 2])
+    assert source.mask_BT.tolist()[:5] == [
+        [0, 1, 1, 0],
+        [0, 1, 0, 0],
+        [0, 0, 1, 1],
+        [1, 0, 0, 0],
+        last,
+    ]
+    reward_BT = case.scored.reward_BT
+    r = source.reward_BT
+    metrics = case.sources().metrics
+    assert float(r[0, 1]) == pytest.approx(float(reward_BT[0, :2].sum())) and float(
+        r[0, 2]
+    ) == float(reward_BT[0, 2])
     torch.testing.assert_close(r.sum(-1), reward_BT.sum(-1))
     assert metrics["prime/steps/mean"] == pytest.approx((2 + 1 + 2 + 1 + sum(last)) / 5)
     assert metrics["prime/steps/max"] == 2 and metrics["prime/steps/timed_out"] == 0
@@ -110,31 +131,60 @@ def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monk
 
 
 def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
-    case, source = process_source(queue, **CHAIN, process__shaping=SHAPINGS["pspo_wrs"], process__step_score_scale=20.0)
+    case, source = process_source(
+        queue, **CHAIN, process__shaping=SHAPINGS["pspo_wrs"], process__step_score_scale=20.0
+    )
     assert torch.equal(source.mask_BT, mark_last_token(case.rollouts.mask_BT))
     # beta * q summed over each step, by hand: "1;" "2" / "3;" / "4;;" "5" / "6" / ";7".
-    r, metrics = case.scored.reward_BT.tolist(), case.sources().metrics
-    sums = [[r[0][0] + r[0][1], r[0][2]], [r[1][0] + r[1][1]], [r[2][0] + r[2][2], r[2][3]], [r[3][0]], [sum(r[4])]]
-    means = [math.prod(1 / (1 + math.exp(-20 * one)) for one in steps) ** (1 / len(steps)) for steps in sums]
+    r = case.scored.reward_BT.tolist()
+    metrics = case.sources().metrics
+    sums = [
+        [r[0][0] + r[0][1], r[0][2]],
+        [r[1][0] + r[1][1]],
+        [r[2][0] + r[2][2], r[2][3]],
+        [r[3][0]],
+        [sum(r[4])],
+    ]
+    means = [
+        math.prod(1 / (1 + math.exp(-20 * one)) for one in steps) ** (1 / len(steps))
+        for steps in sums
+    ]
     # Two steps are worth .888150 of their geometric mean, one step nothing; padding has none.
-    expected = [0.888150 * mean * (len(steps) == 2) for mean, steps in zip(means, sums, strict=True)]
+    expected = [
+        0.888150 * mean * (len(steps) == 2) for mean, steps in zip(means, sums, strict=True)
+    ]
     assert source.reward_BT.sum(-1).tolist() == pytest.approx([*expected, 0.0, 0.0], abs=1e-6)
-    chain = {name.removeprefix("prime/chain/"): value for name, value in metrics.items() if "/chain/" in name}
+    chain = {
+        name.removeprefix("prime/chain/"): value
+        for name, value in metrics.items()
+        if "/chain/" in name
+    }
     # A chain of one step keeps its score, though it is paid nothing.
-    found = {"reward": sum(expected) / 5, "factor": 0.888150 * 2 / 5, "score": sum(means) / 5, "at_most_one_step": 0.6}
+    found = {
+        "reward": sum(expected) / 5,
+        "factor": 0.888150 * 2 / 5,
+        "score": sum(means) / 5,
+        "at_most_one_step": 0.6,
+    }
     assert chain == pytest.approx(found, abs=1e-6)
 
 
-# ---- estimators; every one with any rewards: test_turns.py --------------------------------------------------------
+# ---- estimators; every one with any rewards: test_turns.py ---------------------------------------
 
 
 def options_of(outcome, **changes):
     return {"outcome__estimator": outcome, "process__form": "none", "whitening": False, **changes}
 
 
-@pytest.mark.parametrize(("coefficient", "discount", "whitening"), [(1.0, 0.5, False), (0.0, 1.0, True)])
+@pytest.mark.parametrize(
+    ("coefficient", "discount", "whitening"), [(1.0, 0.5, False), (0.0, 1.0, True)]
+)
 def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discount, whitening):
-    plain = {"process__estimator": "reinforce", "process__normalization": "none", "whitening": whitening}
+    plain = {
+        "process__estimator": "reinforce",
+        "process__normalization": "none",
+        "whitening": whitening,
+    }
     if not coefficient:
         case = loaded(queue, process__form="none", whitening=whitening)
         assert torch.equal(case.paid(None).step().advantage_BT, case.step().advantage_BT)
@@ -146,8 +196,11 @@ def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discoun
         outcome__coefficient=1 - coefficient,
         **plain,
     )
-    advantage_BT, reward_BT = case.step().advantage_BT, case.scored.reward_BT
-    torch.testing.assert_close(advantage_BT, return_to_go(reward_BT, case.rollouts.mask_BT, discount))
+    advantage_BT = case.step().advantage_BT
+    reward_BT = case.scored.reward_BT
+    torch.testing.assert_close(
+        advantage_BT, return_to_go(reward_BT, case.rollouts.mask_BT, discount)
+    )
 
 
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
@@ -158,7 +211,9 @@ def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rew
         "process__estimator": "gae",
     }
     case = loaded(queue, **options_of("gae", **both))
-    result, mask_BT, outcome_B = case.step(0.5), case.rollouts.mask_BT, case.rollouts.reward_BT.sum(-1)
+    result = case.step(0.5)
+    mask_BT = case.rollouts.mask_BT
+    outcome_B = case.rollouts.reward_BT.sum(-1)
     normalizer = result.metrics["prime/process/normalizer"] + 1e-6
     reward_BT = 2.0 * outcome_B[:, None] * mark_last_token(mask_BT)
     reward_BT = reward_BT + 0.5 * 0.5 * case.scored.reward_BT / normalizer
@@ -171,21 +226,30 @@ def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rew
     torch.testing.assert_close(shut.advantage_BT, 2.0 * (outcome_B[:, None] * mask_BT - value_BT))
 
 
-def test_gamma_and_lambda_are_those_of_the_algorithm_and_the_critics_target_has_no_coefficient(queue):
+def test_gamma_and_lambda_are_those_of_the_algorithm_and_the_critics_target_has_no_coefficient(
+    queue,
+):
     """Against verl's own estimators: tests/algorithms."""
     case = loaded(queue, **options_of("gae", outcome__coefficient=3.0))
-    result, found = case.step(gamma=0.9, gae_lambda=0.8), case.rollouts
-    plain = outcome_source(found.reward_BT, found.mask_BT, "gae", discount=0.9, gae_lambda=0.8, value_BT=found.value_BT)
+    result = case.step(gamma=0.9, gae_lambda=0.8)
+    found = case.rollouts
+    plain = outcome_source(
+        found.reward_BT, found.mask_BT, "gae", discount=0.9, gae_lambda=0.8, value_BT=found.value_BT
+    )
     expected_BT = compute_advantage(plain, found.mask_BT, found.group_B)
     torch.testing.assert_close(result.advantage_BT, 3.0 * expected_BT)
-    torch.testing.assert_close(result.return_BT, expected_BT + torch.where(found.mask_BT.bool(), found.value_BT, 0.0))
+    torch.testing.assert_close(
+        result.return_BT, expected_BT + torch.where(found.mask_BT.bool(), found.value_BT, 0.0)
+    )
 
 
 def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
     generator = torch.Generator().manual_seed(1)
     for key in (*ROLLOUTS, *PADDING):
         mask = queue.fields["train"][key]["response_mask"]
-        queue.put(key, queue.tags["train"][key], advantages=torch.randn(len(mask), generator=generator))
+        queue.put(
+            key, queue.tags["train"][key], advantages=torch.randn(len(mask), generator=generator)
+        )
     case = load(queue, **options_of("opo", outcome__coefficient=2.0))
     advantage_BT = case.step().advantage_BT
     verls_BT = case.rollouts.store.fetch("advantages")["advantages"]
@@ -193,23 +257,29 @@ def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
     assert advantage_BT.any()
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 
 def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
     """The outcome of a response that ends in a tool's answer; verl's gae would never see it."""
     key = next(iter(ROLLOUTS))
     rewards = torch.tensor([-0.1, 0.0, 0.7])
-    queue.put(key, queue.tags["train"][key], response_mask=torch.tensor([1, 1, 0]), token_level_rewards=rewards)
+    queue.put(
+        key,
+        queue.tags["train"][key],
+        response_mask=torch.tensor([1, 1, 0]),
+        token_level_rewards=rewards,
+    )
     reward_BT = load(queue, kl_in_reward=True).rollouts.reward_BT
     assert reward_BT[0].tolist() == pytest.approx([-0.1, 0.7, 0.0, 0.0])
     assert not reward_BT[len(ROLLOUTS) :].any()
 
 
-# ---- scores of a step reward model ----------------------------------------------------------------------------------
+# ---- scores of a step reward model ---------------------------------------------------------------
 
 
-# Ends and scores of the steps; the first end of the third response is in its hole, and the fourth has no content.
+# Ends and scores of the steps; the first end of the third response is in its hole, and the fourth
+# has no content.
 SCORED = {
     "000000000007_0_0": ([1, 2], [0.75, 0.5]),
     "000000000007_1_0": ([0, 1], [0.5, 0.125]),
@@ -217,22 +287,35 @@ SCORED = {
     "000000000009_0_0": ([], []),
     "000000000009_2_0": ([1], [0.375]),
 }
-SCORES_OF_STEPS = {"process__form": "step_scorer", "process__credit": "sum", "process__estimator": "rloo"}
+SCORES_OF_STEPS = {
+    "process__form": "step_scorer",
+    "process__credit": "sum",
+    "process__estimator": "rloo",
+}
 
 
 def with_scores(monkeypatch, changed=None, **changes):
-    """Return rollouts with these scores, and what is said of them; ``changed`` goes into the first rollout's info."""
+    """Return rollouts with these scores, and what is said of them; ``changed`` goes into the first
+    rollout's info."""
     queue = filled_queue(monkeypatch)
     for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
-        (ends, scores), n_tokens = SCORED[key], len(mask)
-        info = {"acc": accuracy, "n_tokens": n_tokens, "steps_timed_out": 0.0, "step_ends": json.dumps(ends)}
+        (ends, scores) = SCORED[key]
+        n_tokens = len(mask)
+        info = {
+            "acc": accuracy,
+            "n_tokens": n_tokens,
+            "steps_timed_out": 0.0,
+            "step_ends": json.dumps(ends),
+        }
         info |= {"step_scores": json.dumps(scores), "lowest_step_score": min(scores, default=None)}
         info |= changed or {} if number == 0 else {}
         tag = {**queue.tags["train"][key], "response_len": n_tokens}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     options = settings(**SCORES_OF_STEPS | changes)
     rollouts = load_rollouts(RolloutStore(batch_of(queue)), options)
-    return Case(rollouts, StepRewardModel(build_shaping(options)).score_and_update(rollouts), options)
+    return Case(
+        rollouts, StepRewardModel(build_shaping(options)).score_and_update(rollouts), options
+    )
 
 
 def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
@@ -240,7 +323,8 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
     assert case.scored.reward_BT.tolist() == [
         [0.0, 0.75, 0.5, 0.0],
         [0.5, 0.125, 0.0, 0.0],
-        # The end in the hole moves to the token before, which then closes both steps: the lower score counts.
+        # The end in the hole moves to the token before, which then closes both steps: the lower
+        # score counts.
         [0.25, 0.0, 0.0, 0.875],
         [0.0, 0.0, 0.0, 0.0],
         [0.0, 0.375, 0.0, 0.0],
@@ -265,27 +349,37 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
 def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, changes, pay):
     """One right and two wrong responses to the first prompt; the second has labels 1 and 1/2."""
     scored = with_scores(monkeypatch, **changes).scored
-    labels, groups = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5]), torch.tensor([0, 0, 0, 1, 1])
+    labels = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5])
+    groups = torch.tensor([0, 0, 0, 1, 1])
     assert scored.pairs == count_pairs(torch.tensor(pay), labels, groups)
     assert scored.metrics["prm/pair_accuracy/before_update"] == scored.pairs.accuracy
     assert scored.metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
 
 
 def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
-    failed = {FAILURE: 1.0, "failure_detail": "step scorer: no answer", "step_scores": "[]", "lowest_step_score": None}
+    failed = {
+        FAILURE: 1.0,
+        "failure_detail": "step scorer: no answer",
+        "step_scores": "[]",
+        "lowest_step_score": None,
+    }
     scored = with_scores(monkeypatch, changed=failed).scored
     assert not scored.reward_BT[0].any() and scored.steps.spans.count_B[0] == 2
 
 
 def test_steps_of_another_output_are_refused(monkeypatch):
-    with pytest.raises(RuntimeError, match="rollout 000000000007_0_0 has 3 tokens, and the step scorer read 9"):
+    with pytest.raises(
+        RuntimeError, match="rollout 000000000007_0_0 has 3 tokens, and the step scorer read 9"
+    ):
         with_scores(monkeypatch, changed={"n_tokens": 9})
 
 
-# ---- rounding noise never becomes a reward, and a signal is not touched by the floor against it ---------------------
+# ---- rounding noise never becomes a reward, and a signal is not touched by the floor against it --
 
 
-ROWS, TOKENS, NOISE = 64, 40, 0.001
+ROWS = 64
+TOKENS = 40
+NOISE = 0.001
 AT_STEPS = {"process__form": "steps", "steps": "sentences"}
 GEOMETRIC = {"process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
 PIPELINES = {
@@ -299,7 +393,8 @@ pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
 
 
 def case_of(seed, pipeline, signal, noise):
-    """Return 16 prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
+    """Return 16 prompts, four rollouts each; rewards are rounding noise, and a signal of the given
+    size per token."""
     options = settings(process__normalization="batch_max", whitening=False, **PIPELINES[pipeline])
     generator = torch.Generator().manual_seed(seed + 1)
     length_B = torch.randint(10, TOKENS + 1, (ROWS,), generator=generator)
@@ -308,10 +403,17 @@ def case_of(seed, pipeline, signal, noise):
     drawn_BT = torch.randn(ROWS, TOKENS, generator=generator)
     nobody = RolloutStore(KVBatchMeta())
     rollouts = Rollouts(
-        nobody, [], mask_BT, outcome_B[:, None] * mark_last_token(mask_BT), outcome_B, torch.arange(ROWS) // 4
+        nobody,
+        [],
+        mask_BT,
+        outcome_B[:, None] * mark_last_token(mask_BT),
+        outcome_B,
+        torch.arange(ROWS) // 4,
     )
     steps = Steps(step_spans((torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS), mask_BT))
-    return Case(rollouts, Scored((NOISE + signal) * drawn_BT * mask_BT, noise, steps=steps), options)
+    return Case(
+        rollouts, Scored((NOISE + signal) * drawn_BT * mask_BT, noise, steps=steps), options
+    )
 
 
 def valid_advantages(case):

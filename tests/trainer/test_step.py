@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step on rollouts of the store: what is loaded, advantages, and the PRM's part in the order of every mode."""
+"""One step on rollouts of the store: what is loaded, advantages, and the PRM's part in the order of
+every mode."""
 
 import logging
 from dataclasses import replace
@@ -7,13 +8,38 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_batch import GATE, NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, scored_as, settings
+from small_batch import (
+    GATE,
+    NAN,
+    PADDING,
+    ROLLOUTS,
+    batch_of,
+    filled_queue,
+    loaded,
+    scored_as,
+    settings,
+)
 
 from prime_ext.algorithms.prm_accuracy import PairCount
-from prime_ext.prm.loss import INPUT_FIELDS, LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
+from prime_ext.prm.loss import (
+    INPUT_FIELDS,
+    LABEL,
+    OFFSET,
+    PRM_LOG_PROBS,
+    REFERENCE_LOG_PROBS,
+    ROW,
+    WEIGHT,
+)
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.trainer import implicit_prm
-from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM, Scores, TrainedPRM, measure
+from prime_ext.trainer.implicit_prm import (
+    PRM_GROUP,
+    REFERENCE_GROUP,
+    FrozenPRM,
+    Scores,
+    TrainedPRM,
+    measure,
+)
 from prime_ext.trainer.reward_sources import NotFinite
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.trainer.step import prime_step
@@ -27,8 +53,18 @@ def queue(monkeypatch):
 
 def test_groups_labels_and_masks_are_read_by_key(queue):
     rollouts = loaded(queue).rollouts
-    assert rollouts.mask_BT.tolist()[:5] == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]
-    assert rollouts.label_B.tolist()[:5] == rollouts.reward_BT.sum(-1).tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
+    assert rollouts.mask_BT.tolist()[:5] == [
+        [1, 1, 1, 0],
+        [1, 1, 0, 0],
+        [1, 0, 1, 1],
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+    ]
+    assert (
+        rollouts.label_B.tolist()[:5]
+        == rollouts.reward_BT.sum(-1).tolist()[:5]
+        == [1.0, 0.0, 0.0, 1.0, 0.5]
+    )
     group = rollouts.group_B.tolist()
     assert group[0] == group[1] == group[2] != group[3] == group[4]
     assert rollouts.valid_B.tolist() == [True] * 5 + [False] * 2
@@ -36,7 +72,11 @@ def test_groups_labels_and_masks_are_read_by_key(queue):
 
 def advantages_by_key(queue, keys=(*ROLLOUTS, *PADDING), gate=1.0, **changes):
     result = loaded(queue, keys, **changes).step(gate)
-    rows = {key: result.advantage_BT[row, : len(ROLLOUTS[key][1])] for row, key in enumerate(keys) if key in ROLLOUTS}
+    rows = {
+        key: result.advantage_BT[row, : len(ROLLOUTS[key][1])]
+        for row, key in enumerate(keys)
+        if key in ROLLOUTS
+    }
     return rows, result
 
 
@@ -52,8 +92,12 @@ def test_padding_rows_and_row_order_change_nothing(queue):
 
 def test_kl_in_reward_reaches_the_outcome_at_its_tokens_but_not_the_label(queue):
     rollouts = loaded(queue, kl_in_reward=True).rollouts
-    assert rollouts.reward_BT[0].tolist() == pytest.approx([-0.25 / 3, -0.25 / 3, 1 - 0.25 / 3, 0.0])
-    assert rollouts.reward_BT.sum(-1)[:5].tolist() == pytest.approx([0.75, -0.25, -0.25, 0.75, 0.25])
+    assert rollouts.reward_BT[0].tolist() == pytest.approx(
+        [-0.25 / 3, -0.25 / 3, 1 - 0.25 / 3, 0.0]
+    )
+    assert rollouts.reward_BT.sum(-1)[:5].tolist() == pytest.approx(
+        [0.75, -0.25, -0.25, 0.75, 0.25]
+    )
     assert rollouts.label_B[:5].tolist() == [1.0, 0.0, 0.0, 1.0, 0.5]
 
 
@@ -70,10 +114,14 @@ def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_t
     reference_BT = torch.full_like(rollouts.mask_BT, -5.0)
     right_BT = reference_BT.clone()
     right_BT[:, 0] += rollouts.label_B
-    for when, log_prob_BT, accuracy in (("before", right_BT, 1.0), ("after", -10.0 - right_BT, 0.0)):
+    for when, log_prob_BT, accuracy in (
+        ("before", right_BT, 1.0),
+        ("after", -10.0 - right_BT, 0.0),
+    ):
         pairs, metrics = measure(rollouts, Scores(log_prob_BT, reference_BT), when)
         assert metrics[f"prm/pair_accuracy/{when}_update"] == accuracy == pairs.accuracy
-    given, seen = scored_as(rollouts, settings(), right_BT, reference_BT), []
+    given = scored_as(rollouts, settings(), right_BT, reference_BT)
+    seen = []
     gate = SimpleNamespace(update=lambda pairs: seen.append(pairs) or 1.0, average=1.0)
     prime_step(rollouts, SimpleNamespace(score_and_update=lambda _: given), gate, settings())
     assert seen == [given.pairs] and given.pairs.accuracy == 1.0
@@ -89,30 +137,39 @@ def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog)
     keys = ["000000000007_0_0", "000000000007_1_0", "000000000009_0_0", *PADDING]
     with caplog.at_level(logging.WARNING):
         rows, result = advantages_by_key(queue, keys, whitening=False)
-    assert result.metrics["prime/rollouts_without_baseline"] == 1 and "alone in their group" in caplog.text
+    assert (
+        result.metrics["prime/rollouts_without_baseline"] == 1
+        and "alone in their group" in caplog.text
+    )
     assert rows["000000000009_0_0"].tolist() == [0.0]
 
 
 def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on_them(queue):
     case = loaded(queue)
     case.scored.metrics["prm/loss"] = NAN
-    with pytest.raises(NotFinite, match=r"not finite because of process \(prm/loss: nan\).*prm.model.path"):
+    with pytest.raises(
+        NotFinite, match=r"not finite because of process \(prm/loss: nan\).*prm.model.path"
+    ):
         case.paid(case.scored.reward_BT * NAN).step()
 
 
-# ---- the order of scoring and updates of the PRM, and what each order knows when ------------------------------------
+# ---- the order of scoring and updates of the PRM, and what each order knows when -----------------
 
 
 class Workers:
-    """Workers of a PRM that orders all pairs wrongly until it has been updated; with the sign 0, of the reference."""
+    """Workers of a PRM that orders all pairs wrongly until it has been updated; with the sign 0, of
+    the reference."""
 
     data_parallel_size = staticmethod(lambda: [1])
 
     def __init__(self, queue, sign):
-        self.queue, self.sign, self.passes = queue, sign, 0
+        self.queue = queue
+        self.sign = sign
+        self.passes = 0
 
     def row(self, key):
-        """Return values as long as the response; the label, if the row has one, is added to the first."""
+        """Return values as long as the response; the label, if the row has one, is added to the
+        first."""
         fields = self.queue.fields["train"][key]
         values_T = torch.full(fields["response_mask"].shape, -5.0)
         if "extra_fields" in fields:
@@ -138,7 +195,8 @@ class Workers:
         return self._trained(batch)
 
     def _trained(self, batch):
-        self.trained, self.sign = batch, 1.0
+        self.trained = batch
+        self.sign = 1.0
         self.rows_trained_on = {key: dict(self.queue.fields["train"][key]) for key in batch.keys}
         return SimpleNamespace(futures=[], get=lambda: {"metrics": {"loss": 0.7}})
 
@@ -165,7 +223,9 @@ def run(queue, prm, number=1, **changes):
     batch = batch_of(queue, [*ROLLOUTS, *PADDING])
     rollouts = load_rollouts(RolloutStore(batch), settings(**changes), number)
     scored = prm.score_and_update(rollouts)
-    assert rollouts.store.keys == batch.keys and set(queue.tags["train"]) == set(batch.keys), "nothing else is left"
+    assert rollouts.store.keys == batch.keys and set(queue.tags["train"]) == set(batch.keys), (
+        "nothing else is left"
+    )
     return scored, rollouts
 
 
@@ -196,14 +256,20 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     # A score at a tool's answer is not a reward.
     assert not scored.reward_BT[~rollouts.mask_BT.bool()].any()
     # Untrained it orders every pair wrongly, updated every pair rightly.
-    assert scored.pairs.accuracy == (None if (mode, gated, changes) == ("before", False, {}) else 0.0)
+    assert scored.pairs.accuracy == (
+        None if (mode, gated, changes) == ("before", False, {}) else 0.0
+    )
     right = scored.reward_BT.sum(-1)[rollouts.label_B == 1.0].mean()
     wrong = scored.reward_BT.sum(-1)[rollouts.label_B == 0.0].mean()
     assert bool(right > wrong) is rewards_of_the_updated
 
 
-@pytest.mark.parametrize(("reference", "field"), [("frozen", REFERENCE_LOG_PROBS), ("policy", "old_log_probs")])
-def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monkeypatch, reference, field):
+@pytest.mark.parametrize(
+    ("reference", "field"), [("frozen", REFERENCE_LOG_PROBS), ("policy", "old_log_probs")]
+)
+def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(
+    monkeypatch, reference, field
+):
     queue = filled_queue(monkeypatch)
     with_old_log_probs(queue)
     prm = build(queue, monkeypatch, "after", reference=reference)
@@ -213,13 +279,18 @@ def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monk
     assert workers.trained.fields == [*INPUT_FIELDS, field, LABEL, WEIGHT, OFFSET, ROW]
     assert of_reference.passes == (reference == "frozen")
     reference_BT = rollouts.store.fetch(field)[field]
-    expected_BT = 0.05 * (rollouts.store.fetch(PRM_LOG_PROBS)[PRM_LOG_PROBS] - reference_BT) * rollouts.mask_BT
+    expected_BT = (
+        0.05
+        * (rollouts.store.fetch(PRM_LOG_PROBS)[PRM_LOG_PROBS] - reference_BT)
+        * rollouts.mask_BT
+    )
     torch.testing.assert_close(scored.reward_BT, expected_BT)
 
 
 @pytest.mark.parametrize("mode", ["interleaved", "before"])
 def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
-    """The second of them was scored by a PRM that had been trained on the first, which answers the same prompt."""
+    """The second of them was scored by a PRM that had been trained on the first, which answers the
+    same prompt."""
     queue = filled_queue(monkeypatch)
     prm = build(queue, monkeypatch, mode, process__gate=GATE)
     mini_batch_B = torch.tensor([0, 0, 1, 1, 1, 0, 0])
@@ -271,10 +342,16 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
         assert ("multi_modal_inputs" in workers.trained.fields) is not bool(replayed)
         for key, fields in rows.items():
             # This holds for padding, too, which verl copies from a rollout of another length.
-            assert len(fields[REFERENCE_LOG_PROBS]) == len(fields["responses"]) == len(fields["response_mask"])
+            assert (
+                len(fields[REFERENCE_LOG_PROBS])
+                == len(fields["responses"])
+                == len(fields["response_mask"])
+            )
             if key in again:
                 assert (fields[REFERENCE_LOG_PROBS] == -5.0).all()
-                assert torch.equal(fields["input_ids"], torch.cat((fields["prompts"], fields["responses"])))
+                assert torch.equal(
+                    fields["input_ids"], torch.cat((fields["prompts"], fields["responses"]))
+                )
                 assert torch.equal(fields["loss_mask"], fields["response_mask"])
     # Nothing is left of an update that fails, either.
     monkeypatch.setattr(Workers, "_trained", lambda *_: 1 / 0)

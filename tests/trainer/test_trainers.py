@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRIME trainers as objects, without Ray: what they read of the configuration, submit, save and restore."""
+"""The PRIME trainers as objects, without Ray: what they read of the configuration, submit, save and
+restore."""
 
 import math
 import threading
@@ -52,29 +53,45 @@ def composed():
 def test_the_modes_are_read_under_verls_names(make):
     colocate = make(**COLOCATE)
     separate = make(**SEPARATE)
-    assert isinstance(colocate, PPOTrainerColocateAsync) and isinstance(separate, PPOTrainerSeparateAsync)
+    assert isinstance(colocate, PPOTrainerColocateAsync) and isinstance(
+        separate, PPOTrainerSeparateAsync
+    )
     assert (colocate.trainer_mode, colocate.parameter_sync_step) == ("colocate_async", 1)
     assert (separate.trainer_mode, separate.parameter_sync_step) == ("separate_async", 4)
     for trainer in (colocate, separate):
         assert isinstance(trainer.replay_buffer, PromptFilterReplayBufferAsync)
-        assert trainer.replay_buffer.trainer_config == trainer.config.trainer.v1[trainer.trainer_mode]
-    kept = make(**SEPARATE, **{"trainer.v1.separate_async.hybrid_rollout.switch_threshold_ratio": 0.7})
+        assert (
+            trainer.replay_buffer.trainer_config == trainer.config.trainer.v1[trainer.trainer_mode]
+        )
+    kept = make(
+        **SEPARATE, **{"trainer.v1.separate_async.hybrid_rollout.switch_threshold_ratio": 0.7}
+    )
     assert kept.hybrid_rollout_config.switch_threshold_ratio == 0.7
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "filtered, oversample, warm_up, window", [(True, 2.0, 1, 24), (True, 1.5, 0.5, 16), (False, 2.0, 1, 16)]
+    "filtered, oversample, warm_up, window",
+    [(True, 2.0, 1, 24), (True, 1.5, 0.5, 16), (False, 2.0, 1, 16)],
 )
-def test_each_step_fills_up_the_prompts_in_the_system(make, monkeypatch, mode, filtered, oversample, warm_up, window):
+def test_each_step_fills_up_the_prompts_in_the_system(
+    make, monkeypatch, mode, filtered, oversample, warm_up, window
+):
     queue = FakeQueue().install(monkeypatch)
     section = f"trainer.v1.{mode.removeprefix('prime_')}.num_warmup_batches"
-    changes = {"prime.filter.enable": filtered, "prime.filter.oversample": oversample, section: warm_up}
+    changes = {
+        "prime.filter.enable": filtered,
+        "prime.filter.oversample": oversample,
+        section: warm_up,
+    }
     trainer = make(**MODES[mode], **changes)
     submitted = []
     trainer._add_prompts_to_generate = submitted.append
     trainer._add_batch_to_generate()
-    for status, numbers in (("running", range(window - 3)), ("finished", range(window - 3, window))):
+    for status, numbers in (
+        ("running", range(window - 3)),
+        ("finished", range(window - 3, window)),
+    ):
         for number in numbers:
             queue.put(f"{number:012d}", {"is_prompt": True, "status": status, "global_steps": 1})
         trainer._add_batch_to_generate()
@@ -86,7 +103,8 @@ def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, update
     trainer = make(**changes)
 
     def verls_part(self):
-        self.train_dataset, self.total_training_steps = [None] * 100, 5
+        self.train_dataset = [None] * 100
+        self.total_training_steps = 5
         self.tokenizer = SimpleNamespace(eos_token_id=2)
 
     monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._init_dataloader", verls_part)
@@ -94,7 +112,7 @@ def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, update
     assert trainer.config.prm.optim.total_training_steps == updates
 
 
-# ---- what a checkpoint remembers ---------------------------------------------------------------------------------
+# ---- what a checkpoint remembers -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -111,7 +129,8 @@ def saved_and_resumed(make, tmp_path):
 def test_the_gate_goes_on_where_it_was(make, saved_and_resumed):
     saved = make(**GATED)
     saved.gate.update(PairCount(8.0, 10.0))
-    saved.replay_buffer.acceptance_rate, saved._prompts_fetched = 0.8125, 41
+    saved.replay_buffer.acceptance_rate = 0.8125
+    saved._prompts_fetched = 41
     resumed = saved_and_resumed(saved, **GATED)
     # So that it submits as many prompts as the uninterrupted run.
     assert (resumed.replay_buffer.acceptance_rate, resumed._prompts_fetched) == (0.8125, 41)
@@ -119,9 +138,12 @@ def test_the_gate_goes_on_where_it_was(make, saved_and_resumed):
     assert resumed.gate.update(PairCount(1.0, 3.0)) == saved.gate.update(PairCount(1.0, 3.0))
 
 
-def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no_error(make, saved_and_resumed):
+def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no_error(
+    make, saved_and_resumed
+):
     without = {"prime.process.gate": None}
-    resumed, fresh = saved_and_resumed(make(**without), **GATED), make(**GATED)
+    resumed = saved_and_resumed(make(**without), **GATED)
+    fresh = make(**GATED)
     assert resumed.gate == fresh.gate
     assert saved_and_resumed(resumed, **without).gate is None
 
@@ -131,7 +153,9 @@ def test_a_synchronous_run_says_what_it_cannot_take_over_of_an_asynchronous_one(
 ):
     queue = FakeQueue().install(monkeypatch)
     trainer = make(**COLOCATE, **GATED)
-    trainer.gate.right, trainer.gate.total, trainer._prompts_fetched = 7.0, 10.0, 41
+    trainer.gate.right = 7.0
+    trainer.gate.total = 10.0
+    trainer._prompts_fetched = 41
     queue.put("000000000040", {"is_prompt": True, "status": "running", "global_steps": 1})
     for changes in (COLOCATE, {}):
         assert not caplog.text
@@ -157,11 +181,15 @@ ROW = {
 
 def test_prompts_of_the_queue_come_back_as_they_were(make, saved_and_resumed):
     saved = make()
-    saved._queued_prompts = deque([prompt(**ROW), prompt(**{**ROW, "index": 8, "weight": math.nan})])
+    saved._queued_prompts = deque(
+        [prompt(**ROW), prompt(**{**ROW, "index": 8, "weight": math.nan})]
+    )
     resumed = saved_and_resumed(saved)
     assert len(resumed._queued_prompts) == 2
     for before, after in zip(saved._queued_prompts, resumed._queued_prompts, strict=True):
-        assert before.batch_size == after.batch_size and set(before.keys()) == set(after.keys()) > set(ROW)
+        assert before.batch_size == after.batch_size and set(before.keys()) == set(
+            after.keys()
+        ) > set(ROW)
         for name in before.keys():
             assert type(after.get(name)) is type(before.get(name))
             assert str(after.get(name).tolist()) == str(before.get(name).tolist())
@@ -172,20 +200,26 @@ def test_a_checkpoint_that_would_run_code_is_not_read(make, saved_and_resumed, t
     """The checkpoint of earlier versions was a pickle, which does what its writer likes."""
     trainer = make()
     (tmp_path / "prime_ext.pt").write_bytes(b"cos\nabort\n(tR.")
-    with pytest.raises(FileNotFoundError, match=f"{STATE_FILE} is missing: .* of this version of prime_ext"):
+    with pytest.raises(
+        FileNotFoundError, match=f"{STATE_FILE} is missing: .* of this version of prime_ext"
+    ):
         trainer._load_prime_state(tmp_path)
     (tmp_path / STATE_FILE).write_bytes(b"cos\nabort\n(tR.")
     with pytest.raises(ValueError):
         trainer._load_prime_state(tmp_path)
 
 
-@pytest.mark.parametrize("value", [b"bytes", (1, 2), {"at": {1: 2}}, np.float32(1.0), np.float64(1.0)])
+@pytest.mark.parametrize(
+    "value", [b"bytes", (1, 2), {"at": {1: 2}}, np.float32(1.0), np.float64(1.0)]
+)
 def test_a_prompt_that_json_would_change_is_refused(value):
-    with pytest.raises(SettingsError, match="^data.train_files: image of a prompt holds .*; checkpoints keep"):
+    with pytest.raises(
+        SettingsError, match="^data.train_files: image of a prompt holds .*; checkpoints keep"
+    ):
         pack_prompts(prompt(**ROW, image=value))
 
 
-# ---- snapshots of the policy, which verl's separate mode takes when parameter_sync_step > 1 -----------------------
+# ---- snapshots of the policy, which verl's separate mode takes when parameter_sync_step > 1 ------
 
 
 @pytest.fixture
@@ -193,13 +227,17 @@ def sharded_model(tmp_path):
     if torch.distributed.is_initialized():
         # Left by a test that trained with transformers in this process.
         torch.distributed.destroy_process_group()
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
     yield fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize(("kind", "copies"), [(SnapshotActorWorker, True), (DetachActorWorker, False)])
+@pytest.mark.parametrize(
+    ("kind", "copies"), [(SnapshotActorWorker, True), (DetachActorWorker, False)]
+)
 def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, kind, copies):
     """verl takes these snapshots for the old log-probabilities of a second mini-batch."""
     worker = kind.__new__(kind)
@@ -208,7 +246,9 @@ def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, ki
     worker.actor = SimpleNamespace(engine=SimpleNamespace(module=sharded_model))
 
     def values():
-        return torch.cat([one.full_tensor().detach().flatten() for one in sharded_model.parameters()])
+        return torch.cat(
+            [one.full_tensor().detach().flatten() for one in sharded_model.parameters()]
+        )
 
     old = values()
     worker.save_model_to_cpu(0)
@@ -224,7 +264,8 @@ def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, ki
 
 
 def test_a_snapshot_waits_for_weights_that_are_on_their_way_to_the_host(sharded_model, monkeypatch):
-    worker, waited = SnapshotActorWorker.__new__(SnapshotActorWorker), []
+    worker = SnapshotActorWorker.__new__(SnapshotActorWorker)
+    waited = []
     worker._strategy_handlers = (lambda module: waited.append("read") or {}, None)
     device = SimpleNamespace(synchronize=lambda: waited.append("waited"))
     monkeypatch.setattr(trainer_separate_async, "get_torch_device", lambda: device)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trajectories with tools in a training step: nothing of a tool's tokens gets anywhere, and turns are paid."""
+"""Trajectories with tools in a training step: nothing of a tool's tokens gets anywhere, and turns
+are paid."""
 
 import math
 import random
@@ -37,11 +38,19 @@ KEYS = [f"{uid}_{session}_0" for uid, n in PROMPTS.items() for session in range(
 
 
 MASKS = [[1, 1, 0, 1, 0, 1], [1, 0, 1], [1, 1], [1, 0], [0, 1, 0, 0], [1]]
-REWARDS = {KEYS[0]: [0.5, -1.0], KEYS[1]: [1.0, 2.0], KEYS[2]: [], KEYS[3]: [3.0], KEYS[4]: [0.25], KEYS[5]: []}
+REWARDS = {
+    KEYS[0]: [0.5, -1.0],
+    KEYS[1]: [1.0, 2.0],
+    KEYS[2]: [],
+    KEYS[3]: [3.0],
+    KEYS[4]: [0.25],
+    KEYS[5]: [],
+}
 
 
 def own_masks(rng):
-    """Draw responses of up to eight tokens, tools' and the policy's in any order; one has no token of the policy's."""
+    """Draw responses of up to eight tokens, tools' and the policy's in any order; one has no token
+    of the policy's."""
     masks = [[int(rng.random() < 0.6) for _ in range(rng.randint(1, 8))] for _ in KEYS]
     masks[rng.randrange(3)] = [0, 0, 0]
     return masks
@@ -53,13 +62,25 @@ def turns_of(mask):
 
 def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
     """Return a store with these trajectories; tokens that are not the policy's hold garbage."""
-    queue, rng, junk = FakeQueue().install(monkeypatch), random.Random(seed), random.Random(str(garbage))
+    queue = FakeQueue().install(monkeypatch)
+    rng = random.Random(seed)
+    junk = random.Random(str(garbage))
     for key, mask in zip([*KEYS, "pad-0_0_0"], [*masks, [0]], strict=True):
-        n, accuracy = len(mask), rng.choice([0.0, 1.0])
-        values = {name: [-rng.random() for _ in mask] for name in ("values", "old_log_probs", "prm", "reference")}
+        n = len(mask)
+        accuracy = rng.choice([0.0, 1.0])
+        values = {
+            name: [-rng.random() for _ in mask]
+            for name in ("values", "old_log_probs", "prm", "reference")
+        }
         for listed in values.values():
-            listed[:] = [one if own else junk.choice(garbage) for one, own in zip(listed, mask, strict=True)]
-        listed = rewards.get(key) if rewards is not None else [rng.random() for _ in range(turns_of(mask))]
+            listed[:] = [
+                one if own else junk.choice(garbage) for one, own in zip(listed, mask, strict=True)
+            ]
+        listed = (
+            rewards.get(key)
+            if rewards is not None
+            else [rng.random() for _ in range(turns_of(mask))]
+        )
         padding = {"is_padding": True} if key.startswith("pad") else {}
         queue.put(
             key,
@@ -71,13 +92,18 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
             responses=torch.tensor([rng.randrange(2) for _ in mask]),
             # The outcome stands at the last token, whosever it is.
             rm_scores=torch.tensor([0.0] * (n - 1) + [accuracy]),
-            extra_fields={"reward_extra_info": {"acc": accuracy}, "tool_rewards": listed, "turn_scores": []},
+            extra_fields={
+                "reward_extra_info": {"acc": accuracy},
+                "tool_rewards": listed,
+                "turn_scores": [],
+            },
         )
     return queue, batch_of(queue)
 
 
 def loaded(queue, batch, options):
-    cutter, store = ResponseCutter(options.steps, TOKENIZER) if options.needs_steps else None, RolloutStore(batch)
+    cutter = ResponseCutter(options.steps, TOKENIZER) if options.needs_steps else None
+    store = RolloutStore(batch)
     rollouts = load_rollouts(store, options, cutter=cutter)
     scored = scored_as(rollouts, options, *store.fetch("prm", "reference").values())
     return Case(rollouts, replace(scored, noise=1e-6), options)
@@ -88,8 +114,12 @@ def any_settings(rng, name):
     while True:
         changes = {
             "process__form": rng.choice(["tokens", "steps", "steps"]),
-            "outcome__estimator": name if name in OUTCOME_ESTIMATORS else rng.choice(OUTCOME_ESTIMATORS),
-            "process__estimator": name if name in PROCESS_ESTIMATORS else rng.choice(PROCESS_ESTIMATORS),
+            "outcome__estimator": (
+                name if name in OUTCOME_ESTIMATORS else rng.choice(OUTCOME_ESTIMATORS)
+            ),
+            "process__estimator": (
+                name if name in PROCESS_ESTIMATORS else rng.choice(PROCESS_ESTIMATORS)
+            ),
             "process__normalization": rng.choice(get_args(Normalization)),
             "process__discount": rng.choice([0.0, 0.9, 1.0]),
             "steps": {"delimiters": [1]},
@@ -106,7 +136,9 @@ def any_settings(rng, name):
             changes["process__shaping"] = rng.choice([None, *SHAPINGS.values()])
             if rng.random() < 0.5:
                 changes["process__accumulation__mode"] = rng.choice(list(MODES))
-                changes["process__accumulation__reward_position"] = rng.choice(get_args(RewardPosition))
+                changes["process__accumulation__reward_position"] = rng.choice(
+                    get_args(RewardPosition)
+                )
         try:
             return settings(**changes)
         except SettingsError:
@@ -117,14 +149,19 @@ def any_settings(rng, name):
 @given(seed=st.integers(0, 2**32 - 1))
 def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advantage(name, seed):
     rng = random.Random(seed)
-    masks, options, found = own_masks(rng), any_settings(rng, name), []
+    masks = own_masks(rng)
+    options = any_settings(rng, name)
+    found = []
     for garbage in ((NAN,), (0.0, -3.0, math.inf)):
         with pytest.MonkeyPatch.context() as monkeypatch:
             case = loaded(*stored(monkeypatch, masks, seed, garbage), options)
-        outside_BT, reward_BT = ~case.rollouts.mask_BT.bool(), case.scored.reward_BT
+        outside_BT = ~case.rollouts.mask_BT.bool()
+        reward_BT = case.scored.reward_BT
         assert not reward_BT[outside_BT].any() and not case.rollouts.reward_BT[outside_BT].any()
         for source in case.sources().by_name.values():
-            assert not source.kept_reward()[outside_BT].any() and not source.mask_BT[outside_BT].any()
+            assert (
+                not source.kept_reward()[outside_BT].any() and not source.mask_BT[outside_BT].any()
+            )
         result = case.step()
         assert not result.advantage_BT[outside_BT].any() and not result.return_BT[outside_BT].any()
         assert result.advantage_BT.isfinite().all()
@@ -137,30 +174,45 @@ def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__form": "steps", "process__granularity": "turn", "process__credit": credit}
     case = loaded(*stored(monkeypatch, MASKS), settings(**changes, process__normalization="none"))
     source = case.sources().by_name["process"]
-    for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
-        score_1S = torch.tensor([[sum(float(case.scored.reward_BT[row, t]) for t in turn) for turn in turns]])
+    for row, turns in enumerate(
+        [[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]
+    ):
+        score_1S = torch.tensor(
+            [[sum(float(case.scored.reward_BT[row, t]) for t in turn) for turn in turns]]
+        )
         paid_S = credit_rewards(credit, score_1S, torch.ones_like(score_1S))[0]
         expected_T = torch.zeros(6).index_put((torch.tensor([turn[-1] for turn in turns]),), paid_S)
         torch.testing.assert_close(source.reward_BT[row], expected_T)
     assert torch.equal(source.mask_BT.bool(), case.rollouts.turns.end_BT)
 
 
-# ---- rewards of turns --------------------------------------------------------------------------------------------
+# ---- rewards of turns ----------------------------------------------------------------------------
 
 PAYS = {"turns__coefficient": 2.0, "process__form": "none", "whitening": False}
 
 
 def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypatch):
     case = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**PAYS))
-    expected = [[0, 0.5, 0, -1, 0, 0], [1, 0, 2, 0, 0, 0], [0] * 6, [3, 0, 0, 0, 0, 0], [0, 0.25, 0, 0, 0, 0]]
+    expected = [
+        [0, 0.5, 0, -1, 0, 0],
+        [1, 0, 2, 0, 0, 0],
+        [0] * 6,
+        [3, 0, 0, 0, 0, 0],
+        [0, 0.25, 0, 0, 0, 0],
+    ]
     assert case.rollouts.turns.reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
-    sources, result = case.sources().by_name, case.step()
+    sources = case.sources().by_name
+    result = case.step()
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
     # The rewards of each rollout sum to -0.5, 3, 0, 3, 0.25 and 0.
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
-    alone = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(process__form="none", whitening=False))
+    alone = loaded(
+        *stored(monkeypatch, MASKS, rewards=REWARDS),
+        settings(process__form="none", whitening=False),
+    )
     more_BT = result.advantage_BT - alone.step().advantage_BT
-    # The second turn of the first two rollouts: -1 and 2 are what is left, each the other's baseline, times 2.
+    # The second turn of the first two rollouts: -1 and 2 are what is left, each the other's
+    # baseline, times 2.
     assert more_BT[0, 3] == pytest.approx(2 * -3.0)
     assert more_BT[1, 2] == pytest.approx(2 * 3.0)
     # The third turn of the first has no company: the others' mean return, (3 + 0) / 2.
@@ -171,15 +223,30 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ({}, "reports tool_rewards=None, and prime/turns=rewards needs a list of numbers; use verl's tool_agent"),
+        (
+            {},
+            (
+                "reports tool_rewards=None, and prime/turns=rewards needs a list of numbers; use"
+                " verl's tool_agent"
+            ),
+        ),
         ({"tool_rewards": [NAN]}, r"reports tool_rewards=\[nan\]"),
-        ({"tool_rewards": []}, "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn"),
+        (
+            {"tool_rewards": []},
+            "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn",
+        ),
         ({"tool_rewards": [1.0] * 4}, "has 3 turns and 4 rewards in tool_rewards"),
     ],
 )
-def test_a_run_that_wants_rewards_of_turns_says_in_one_line_that_none_came(monkeypatch, extra, message):
+def test_a_run_that_wants_rewards_of_turns_says_in_one_line_that_none_came(
+    monkeypatch, extra, message
+):
     queue, batch = stored(monkeypatch, MASKS, rewards=REWARDS)
-    queue.put(KEYS[0], queue.tags["train"][KEYS[0]], extra_fields={"reward_extra_info": {"acc": 1.0}, **extra})
+    queue.put(
+        KEYS[0],
+        queue.tags["train"][KEYS[0]],
+        extra_fields={"reward_extra_info": {"acc": 1.0}, **extra},
+    )
     with pytest.raises(RuntimeError, match=f"^.*rollout {KEYS[0]} {message}") as error:
         loaded(queue, batch, settings(**PAYS))
     assert "\n" not in str(error.value)

@@ -28,7 +28,10 @@ def test_a_folder_replaces_an_older_one_as_a_whole_or_not_at_all(tmp_path):
         with write_atomically(tmp_path / "model") as temporary:
             temporary.mkdir()
             (temporary / content).touch()
-    with pytest.raises(RuntimeError, match="half"), write_atomically(tmp_path / "model") as temporary:
+    with (
+        pytest.raises(RuntimeError, match="half"),
+        write_atomically(tmp_path / "model") as temporary,
+    ):
         temporary.mkdir()
         (temporary / "half").touch()
         raise RuntimeError("half")

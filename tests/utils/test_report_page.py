@@ -3,7 +3,10 @@
 
 from prime_ext.utils.report_page import Page, show_invisible
 
-HOSTILE = "</pre></div></details><script>alert(1)</script><img src=x onerror=alert(2)>\x00\u202e\ud800``` | [x](y) \" '"
+HOSTILE = (
+    "</pre></div></details><script>alert(1)</script><img src=x onerror=alert(2)>\x00\u202e\ud800```"
+    " | [x](y) \" '"
+)
 
 
 def test_hostile_text_is_only_text():

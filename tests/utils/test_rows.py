@@ -10,7 +10,10 @@ import pytest
 
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
-ROWS = [{"question": "How many?\nAll of them.", "answer": "7"}, {"question": "Which, then?", "answer": "8"}]
+ROWS = [
+    {"question": "How many?\nAll of them.", "answer": "7"},
+    {"question": "Which, then?", "answer": "8"},
+]
 
 
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -77,6 +80,9 @@ def test_rows_behind_a_bad_one_are_read(tmp_path):
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path, said in ((tmp_path / "nothing.csv", "nothing.csv does not exist"), (tmp_path, "is a folder")):
+    for path, said in (
+        (tmp_path / "nothing.csv", "nothing.csv does not exist"),
+        (tmp_path, "is a folder"),
+    ):
         with pytest.raises(SourceError, match=said):
             list(read_source(path))

@@ -48,7 +48,10 @@ def test_rows_survive_an_error_and_can_be_forgotten(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"key": 1, "value": NaN}\n', "line 1 is broken or half-written: NaN is not a JSON number"),
+        (
+            '{"key": 1, "value": NaN}\n',
+            "line 1 is broken or half-written: NaN is not a JSON number",
+        ),
         ("[]\n", "line 1 is a list, not an object"),
         ('{"key": 1}\n', "line 1 does not hold key, value"),
         ('{"key": 9, "value": 1}\n', "line 1 9 belongs to no item of this run"),
@@ -76,7 +79,10 @@ def test_a_folder_belongs_to_one_run(tmp_path):
     with pytest.raises(RunError, match='seed null, now it is "xxx.*\\.\\.\\.; choose'):
         check_identity(folder, {}, {"seed": "x" * 100})
     (folder / "settings.json").rename(folder / "results.json")
-    with pytest.raises(RunError, match="has results without settings.json"), run_folder(folder, identity):
+    with (
+        pytest.raises(RunError, match="has results without settings.json"),
+        run_folder(folder, identity),
+    ):
         pass
     with pytest.raises(RunError, match="is a file"), run_folder(folder / "results.json", identity):
         pass

@@ -36,7 +36,15 @@ def test_a_token_across_the_end_of_a_step_belongs_to_the_step():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {"<eos>": 0, "a": 1, ".": 2, "\u010a": 3, ".\u010a": 4, ".\u010a\u010a": 5, "\u010a\u010a": 6}
+    vocabulary = {
+        "<eos>": 0,
+        "a": 1,
+        ".": 2,
+        "\u010a": 3,
+        ".\u010a": 4,
+        ".\u010a\u010a": 5,
+        "\u010a\u010a": 6,
+    }
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[(".", "\u010a"), (".\u010a", "\u010a")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     encoder = TextEncoder(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
@@ -45,12 +53,15 @@ def test_a_token_across_the_end_of_a_step_belongs_to_the_step():
 
 
 def test_a_prompt_goes_through_the_chat_template_if_there_is_one():
-    chat, plain = TextEncoder(byte_tokenizer(CHAT)), TextEncoder(TOKENIZER)
+    chat = TextEncoder(byte_tokenizer(CHAT))
+    plain = TextEncoder(TOKENIZER)
     assert chat.tokenizer.decode(chat.prompt("2+2?")) == "[user] 2+2?\n[assistant] "
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert chat.tokenizer.decode(chat.prompt(messages)) == "[system] s\n[user] u\n[assistant] "
     assert plain.tokenizer.decode(plain.prompt("2+2?")) == "2+2?"
-    with pytest.raises(TextError, match="list of chat messages, and the tokenizer has no chat template"):
+    with pytest.raises(
+        TextError, match="list of chat messages, and the tokenizer has no chat template"
+    ):
         plain.prompt(messages)
     with pytest.raises(TextError, match="the prompt has no tokens"):
         plain.prompt("")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks for the workers of the pool's tests, in a module of its own, which spawned workers can import."""
+"""Tasks for the workers of the pool's tests, in a module of its own, which spawned workers can
+import."""
 
 import os
 import signal

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple choice: an answer counts where it is stated, and ambiguity does not count as an answer."""
+"""Multiple choice: an answer counts where it is stated, and ambiguity does not count as an
+answer."""
 
 import time
 
@@ -72,7 +73,9 @@ def test_stated_options(response, option):
 @pytest.mark.parametrize("response", NOT_STATED)
 def test_no_or_ambiguous_answers(response):
     for gold in (1, 2, 3):
-        assert MultipleChoiceVerifier(n_options=3).verify(response, gold).outcome is Outcome.NO_ANSWER
+        assert (
+            MultipleChoiceVerifier(n_options=3).verify(response, gold).outcome is Outcome.NO_ANSWER
+        )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,9 @@ def test_no_or_ambiguous_answers(response):
 def test_options_with_names(response, stated):
     for name in NLI:
         verdict = MultipleChoiceVerifier(NLI).verify(response, name)
-        assert verdict.correct == (name == stated) and (verdict.outcome is Outcome.NO_ANSWER) == (stated is None)
+        assert verdict.correct == (name == stated) and (verdict.outcome is Outcome.NO_ANSWER) == (
+            stated is None
+        )
 
 
 def test_an_option_that_does_not_exist_is_wrong():
@@ -102,7 +107,15 @@ def test_an_option_that_does_not_exist_is_wrong():
 
 def test_every_form_of_gold_answer_and_an_error_for_what_is_no_option():
     verifier = MultipleChoiceVerifier(NLI)
-    for gold in (2, "2", "option 2", "B", "(b)", "Thus, the answer is option 2. #### 2", "contradiction"):
+    for gold in (
+        2,
+        "2",
+        "option 2",
+        "B",
+        "(b)",
+        "Thus, the answer is option 2. #### 2",
+        "contradiction",
+    ):
         assert verifier.gold_option(gold) == 2
     for gold in ("", 0, 4, "maybe", "option 1 or option 2"):
         with pytest.raises(ValueError, match="names no option; it must be the names"):

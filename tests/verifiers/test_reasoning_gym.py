@@ -33,7 +33,9 @@ NO_GOLD = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_
 def golds():
     golds = {task: next(generate(task, 1, seed=4))["gold"] for task in TASKS}
     # Its first answer with this seed is an Integral, which no response can state.
-    return golds | {"intermediate_integration": next(generate("intermediate_integration", 1, seed=5))["gold"]}
+    return golds | {
+        "intermediate_integration": next(generate("intermediate_integration", 1, seed=5))["gold"]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +61,23 @@ def boxed(answer):
 def test_gold_answers_of_all_tasks_score_1(verifier, golds):
     answers = {task: read_problem(gold)["answer"] for task, gold in golds.items()}
     assert {task for task, answer in answers.items() if answer is None} == NO_GOLD
-    for task, name in (("propositional_logic", "example_answer"), ("rubiks_cube", "example_correct_answer")):
+    for task, name in (
+        ("propositional_logic", "example_answer"),
+        ("rubiks_cube", "example_correct_answer"),
+    ):
         answers[task] = read_problem(golds[task])["metadata"][name]
-    answers["graph_color"] = json.dumps(read_problem(golds["graph_color"])["metadata"]["possible_answer"])
+    answers["graph_color"] = json.dumps(
+        read_problem(golds["graph_color"])["metadata"]["possible_answer"]
+    )
     verdicts = judge(verifier, {task: boxed(answer) for task, answer in answers.items()}, golds)
     wrong = {task: verdict for task, verdict in verdicts.items() if not verdict.correct}
     assert {*wrong} == {"boxnet", "rush_hour"}, wrong
 
 
 @pytest.mark.slow
-def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(verifier, golds, tmp_path):
+def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(
+    verifier, golds, tmp_path
+):
     code = f"[__import__('pathlib').Path('{tmp_path}/canary').touch()]"
     for answer in (
         "zzz",
@@ -85,19 +94,42 @@ def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(verifi
         assert [task for task, verdict in verdicts.items() if verdict.correct] == [], answer
         assert [task for task, verdict in verdicts.items() if verdict.grader_failure] == [], answer
     assert not (tmp_path / "canary").exists()
-    assert {verdict.outcome for verdict in judge(verifier, "no box", golds).values()} == {Outcome.NO_ANSWER}
+    assert {verdict.outcome for verdict in judge(verifier, "no box", golds).values()} == {
+        Outcome.NO_ANSWER
+    }
 
 
-def test_a_late_scorer_is_a_failure_of_the_grader_and_an_answer_that_it_cannot_read_is_wrong(verifier, golds):
+def test_a_late_scorer_is_a_failure_of_the_grader_and_an_answer_that_it_cannot_read_is_wrong(
+    verifier, golds
+):
     for grader, task, answer, outcome, score, said in (
-        (verifier, "prime_factorization", "zzz", Outcome.WRONG, 0.0, "prime_factorization cannot read it: ValueError"),
-        (GymVerifier(seconds=0.1), "group_anagrams", "[]", Outcome.TIMEOUT, None, "more than 0.1 s"),
+        (
+            verifier,
+            "prime_factorization",
+            "zzz",
+            Outcome.WRONG,
+            0.0,
+            "prime_factorization cannot read it: ValueError",
+        ),
+        (
+            GymVerifier(seconds=0.1),
+            "group_anagrams",
+            "[]",
+            Outcome.TIMEOUT,
+            None,
+            "more than 0.1 s",
+        ),
     ):
         verdict = judge(grader, boxed(answer), {task: golds[task]})[task]
-        assert (verdict.outcome, verdict.score) == (outcome, score) and verdict.detail.startswith(said)
+        assert (verdict.outcome, verdict.score) == (outcome, score) and verdict.detail.startswith(
+            said
+        )
     for gold in ("42", "{4", "{'task': 'gcd'}"):
         verdict = judge(verifier, boxed("42"), {"gcd": gold})["gcd"]
-        assert verdict.grader_failure and f"is not a problem of reasoning-gym: {gold!r}" in verdict.detail
+        assert (
+            verdict.grader_failure
+            and f"is not a problem of reasoning-gym: {gold!r}" in verdict.detail
+        )
 
 
 @pytest.mark.parametrize(("threshold", "correct"), [("", False), (":threshold=0.1", True)])
@@ -105,17 +137,29 @@ def test_the_threshold_makes_labels_of_scores(verifier, threshold, correct):
     (problem,) = generate(f"string_insertion{threshold}", 1, seed=0)
     # The scorer takes a list of the characters for a tenth.
     answer = [*read_problem(problem["gold"])["answer"]]
-    verdict = judge(verifier, boxed(answer), {"string_insertion": problem["gold"]})["string_insertion"]
+    verdict = judge(verifier, boxed(answer), {"string_insertion": problem["gold"]})[
+        "string_insertion"
+    ]
     assert (verdict.correct, verdict.detail) == (correct, "string_insertion scores 0.1")
 
 
 def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsys):
-    words = ["gcd=2", "chain_sum", "--set", "chain_sum.max_terms=2", "extraction=lenient", "--prompt", "question"]
+    words = [
+        "gcd=2",
+        "chain_sum",
+        "--set",
+        "chain_sum.max_terms=2",
+        "extraction=lenient",
+        "--prompt",
+        "question",
+    ]
     words += ["--size", "60", "--test-size", "12", "--seed", "3", "--output-dir"]
     assert main([*words, str(tmp_path / "a")]) == 0 == main([*words, str(tmp_path / "b")])
     assert "| reasoning_gym/gcd | 48 | 0 | 0 |" in capsys.readouterr().out
     for split in ("train", "test"):
-        assert (tmp_path / "a" / f"{split}.parquet").read_bytes() == (tmp_path / "b" / f"{split}.parquet").read_bytes()
+        assert (tmp_path / "a" / f"{split}.parquet").read_bytes() == (
+            tmp_path / "b" / f"{split}.parquet"
+        ).read_bytes()
     assert pq.read_schema(tmp_path / "a" / "train.parquet") == MATH_SCHEMA
     train, test = (rows_of(tmp_path / "a", split) for split in ("train", "test"))
     shown = [{row["prompt"][0]["content"] for row in rows} for rows in (train, test)]
@@ -125,7 +169,9 @@ def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsy
     async def score(row, answer):
         gold = row["reward_model"]["ground_truth"]
         assert ast.literal_eval(gold)["parameters"].get("max_terms", 2) == 2
-        return await compute_score(row["data_source"], f"It is {answer or read_problem(gold)['answer']}.", gold)
+        return await compute_score(
+            row["data_source"], f"It is {answer or read_problem(gold)['answer']}.", gold
+        )
 
     async def score_some():
         return [await score(row, answer) for row in train[:9] for answer in (None, "0.5")]
@@ -138,13 +184,19 @@ def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsy
     [
         ("chain_smu", "reasoning-gym has no usable task 'chain_smu'; did you mean chain_sum?"),
         (UNUSABLE, f"reasoning-gym has no usable task '{UNUSABLE}'"),
-        ("composite", "composite makes no problems: AssertionError Must specify at least one dataset"),
+        (
+            "composite",
+            "composite makes no problems: AssertionError Must specify at least one dataset",
+        ),
         ("gcd --set max_valeu=3", "unknown key gcd.max_valeu; did you mean max_value?"),
         ("gcd --set max_value=many", "gcd.max_value must be a valid integer, unable to parse"),
         ("gcd --set max_value={", "while parsing a flow node"),
         ("gcd --set lcm.max_value=3", "--set lcm.max_value=3: lcm is not one of the tasks gcd"),
         ("gcd --set threshold=2", "gcd.threshold must be less than or equal to 1, got 2"),
-        ("gcd --set extraction=box", "must be 'boxed', 'gsm8k' or 'lenient', got 'box'; did you mean boxed?"),
+        (
+            "gcd --set extraction=box",
+            "must be 'boxed', 'gsm8k' or 'lenient', got 'box'; did you mean boxed?",
+        ),
         ("gcd=0", "gcd=0 must be TASK or TASK=WEIGHT, with a positive weight, and each task once"),
         ("gcd --prompt plain", "reasoning_gym:gcd has no prompt 'plain'; it has default, question"),
         ("gcd --set max_value=2", "different problems in 11280 attempts; ask for fewer"),
@@ -161,7 +213,9 @@ def test_a_task_that_needs_a_network_is_one_line(monkeypatch):
         raise OSError("no route to host\nreally")
 
     monkeypatch.setattr(DATASETS["gcd"][0], "__getitem__", fail)
-    with pytest.raises(SourceError, match="^gcd makes no problems: OSError no route to host really$"):
+    with pytest.raises(
+        SourceError, match="^gcd makes no problems: OSError no route to host really$"
+    ):
         next(generate("gcd", 1, 0))
 
 
@@ -170,7 +224,10 @@ def test_a_missing_package_is_one_line(monkeypatch, tmp_path, capsys):
     missing = "reasoning-gym is not installed: pip install -e '.[reasoning-gym]'"
     assert main(["gcd", "--output-dir", str(tmp_path)]) == 2
     assert evaluate("--tasks", "reasoning_gym:gcd", "--output", tmp_path) == 2
-    assert capsys.readouterr().err.splitlines() == [f"reasoning_gym: {missing}", f"eval.run: {missing}"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"reasoning_gym: {missing}",
+        f"eval.run: {missing}",
+    ]
     with pytest.raises(SourceError, match="is not installed"):
         sources.make_task_verifier("reasoning_gym")
 
@@ -186,4 +243,6 @@ def test_evaluation_generates_and_judges(tmp_path):
 
     backend = ScriptedBackend(answer)
     assert evaluate(*words, backend=backend) == 0
-    assert score_of(tmp_path / "out", task, "avg@1") == sum(seed % 2 for _, seed in backend.asked) / 8
+    assert (
+        score_of(tmp_path / "out", task, "avg@1") == sum(seed % 2 for _, seed in backend.asked) / 8
+    )

@@ -11,7 +11,9 @@ from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.math import MathVerifier, extract
 from prime_ext.verifiers.multiple_choice import MultipleChoiceVerifier
 
-CASES = [json.loads(line) for line in Path(__file__).with_name("reported.jsonl").read_text().splitlines()]
+CASES = [
+    json.loads(line) for line in Path(__file__).with_name("reported.jsonl").read_text().splitlines()
+]
 # A bare letter is a variable here, not a unit.
 NAMES = ("entailment", "neutral", "contradiction")
 OTHERWISE = [("5", r"5\,u")]
@@ -34,7 +36,9 @@ def judge(verifiers, gold, pred, expected, kind, extraction=None, prompt=None):
     if isinstance(expected, str):
         return extract(pred, extraction or "boxed").answer
     style = extraction or ("boxed" if r"\boxed" in pred else None)
-    verdict = math.verify(pred, gold, extraction=style, **({} if prompt is None else {"prompt": prompt}))
+    verdict = math.verify(
+        pred, gold, extraction=style, **({} if prompt is None else {"prompt": prompt})
+    )
     # A response must not be able to leave its group.
     assert not verdict.grader_failure, (gold, pred, verdict.detail)
     return verdict.correct

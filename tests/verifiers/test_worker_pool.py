@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promises of the worker pool: every task ends in a value or a failure, whatever happens to its worker."""
+"""Promises of the worker pool: every task ends in a value or a failure, whatever happens to its
+worker."""
 
 import os
 import signal
@@ -10,7 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
-from pool_tasks import double, fails, forever, hungry, kill_myself, kill_myself_once, nap, stuck_in_c
+from pool_tasks import (
+    double,
+    fails,
+    forever,
+    hungry,
+    kill_myself,
+    kill_myself_once,
+    nap,
+    stuck_in_c,
+)
 from processes import alive, wait_until
 
 from prime_ext.verifiers.verdict import Outcome
@@ -64,7 +74,9 @@ def test_workers_killed_from_outside_in_mid_batch_or_idle_lose_no_task(tasks):
         assert pool.run(double, 3) == 6
 
 
-def test_workers_that_cannot_start_are_a_failure_and_those_with_many_tasks_are_replaced(monkeypatch):
+def test_workers_that_cannot_start_are_a_failure_and_those_with_many_tasks_are_replaced(
+    monkeypatch,
+):
     with WorkerPool(1, warm_up="no_such_module:warm_up") as pool:
         assert pool.run(double, 1).outcome is Outcome.ERROR
     monkeypatch.setattr("prime_ext.verifiers.worker_pool._TASKS_PER_WORKER", 5)
@@ -74,7 +86,8 @@ def test_workers_that_cannot_start_are_a_failure_and_those_with_many_tasks_are_r
 
 def test_what_is_cancelled_before_its_start_is_not_run(tmp_path):
     with WorkerPool(1, time_limit=60.0) as pool:
-        running, waiting = pool.submit(nap, 0.5), pool.submit((tmp_path / "ran").touch)
+        running = pool.submit(nap, 0.5)
+        waiting = pool.submit((tmp_path / "ran").touch)
         assert waiting.cancel() and isinstance(running.result(), int)
         assert pool.run(double, 5) == 10 and not os.listdir(tmp_path)
 
@@ -82,10 +95,18 @@ def test_what_is_cancelled_before_its_start_is_not_run(tmp_path):
 def test_workers_do_not_run_the_main_program(tmp_path):
     # No `if __name__ == "__main__"`: with a plain spawn context each worker would run all of this.
     program = tmp_path / "unguarded.py"
-    lines = ["from math import sqrt", "from prime_ext.verifiers.worker_pool import WorkerPool", "print('main')"]
-    program.write_text("\n".join([*lines, "with WorkerPool(2) as pool: print(pool.run(sqrt, 9.0))"]))
+    lines = [
+        "from math import sqrt",
+        "from prime_ext.verifiers.worker_pool import WorkerPool",
+        "print('main')",
+    ]
+    program.write_text(
+        "\n".join([*lines, "with WorkerPool(2) as pool: print(pool.run(sqrt, 9.0))"])
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, program], env=environment, capture_output=True, text=True, timeout=600
+    )
     assert done.stdout == "main\n3.0\n" and done.stderr == ""
 
 
@@ -117,7 +138,9 @@ def test_busy_workers_die_with_the_parent(end):
             parent.stdin.write("\n")
         else:
             parent.send_signal(end)
-    assert wait_until(lambda: not any(alive(worker) for worker in workers)), "a worker outlived its parent"
+    assert wait_until(lambda: not any(alive(worker) for worker in workers)), (
+        "a worker outlived its parent"
+    )
 
 
 def test_a_forked_child_gets_a_pool_of_its_own(pool):
@@ -127,7 +150,9 @@ def test_a_forked_child_gets_a_pool_of_its_own(pool):
         # Nothing of pytest may run here.
         os._exit(0 if pool.run(double, 2) == 4 else 1)
     ended = []
-    assert wait_until(lambda: ended.append(os.waitpid(child, os.WNOHANG)) or ended[-1][0]), "the forked child hangs"
+    assert wait_until(lambda: ended.append(os.waitpid(child, os.WNOHANG)) or ended[-1][0]), (
+        "the forked child hangs"
+    )
     assert os.waitstatus_to_exitcode(ended[-1][1]) == 0
 
 

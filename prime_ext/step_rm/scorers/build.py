@@ -52,26 +52,35 @@ def check_server(settings: ScorerSettings) -> None:
 
 
 def build_scorer(settings: ScorerSettings, router_address: str | None = None) -> StepScorer:
-    """Build the scorer of the settings. Raises ``StepRMError``: no server to ask, or a model that cannot work.
+    """Build the scorer of the settings. Raises ``StepRMError``: no server to ask, or a model that
+    cannot work.
 
-    ``router_address`` is that of verl's reward-model pool; it is used when the settings name no server.
+    ``router_address`` is that of verl's reward-model pool; it is used when the settings name no
+    server.
     """
-    path, remote_code = settings.model_path or "", settings.trust_remote_code
+    path = settings.model_path or ""
+    remote_code = settings.trust_remote_code
     if isinstance(settings, ServerSettings):
         from prime_ext.step_rm.scorers.server_scorer import ClassifyScorer
 
         address = settings.address or router_address
         if address is None:
             raise StepRMError(
-                f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or set "
-                "reward.reward_model.enable=true"
+                f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or"
+                " set reward.reward_model.enable=true"
             )
         return ClassifyScorer(address, read_description(path, read_format(settings)), settings)
     from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 
     if isinstance(settings, LocalScorerSettings):
-        return LocalScorer(StepClassifier(path, read_format(settings), settings.device, settings.dtype, remote_code))
+        return LocalScorer(
+            StepClassifier(
+                path, read_format(settings), settings.device, settings.dtype, remote_code
+            )
+        )
     from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
     reading = (settings.layout, settings.separator, settings.answer_tokens)
-    return LocalScorer(TokenClassifier(path, *reading, settings.device, settings.dtype, remote_code))
+    return LocalScorer(
+        TokenClassifier(path, *reading, settings.device, settings.dtype, remote_code)
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step reward model in this process: all steps of all responses in few passes, sorted by length."""
+"""A step reward model in this process: all steps of all responses in few passes, sorted by
+length."""
 
 import asyncio
 import math
@@ -17,13 +18,15 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Reading, StepScorer, calibrate
 
 T = TypeVar("T", bound=Sized)
-# Tokens of a pass, padding included, on the CPU and elsewhere: on the CPU larger passes leave the processor's caches.
+# Tokens of a pass, padding included, on the CPU and elsewhere: on the CPU larger passes leave the
+# processor's caches.
 CPU_BATCH_TOKENS = 1024
 BATCH_TOKENS = 16384
 
 
 def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
-    """Yield batches of similar lengths, of at most ``batch_tokens`` padded tokens or one input, the longest first."""
+    """Yield batches of similar lengths, of at most ``batch_tokens`` padded tokens or one input, the
+    longest first."""
     ordered = sorted(inputs, key=len, reverse=True)
     while ordered:
         size = max(1, batch_tokens // len(ordered[0]))
@@ -32,14 +35,18 @@ def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
 
 
 def pad_inputs(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and attention mask, (B, T), of inputs of different lengths, padded on the right."""
+    """Return ids and attention mask, (B, T), of inputs of different lengths, padded on the
+    right."""
     id_BT = pad_sequence(list(inputs), batch_first=True, padding_value=pad)
     mask_BT = pad_sequence([torch.ones_like(ids) for ids in inputs], batch_first=True)
     return id_BT, mask_BT
 
 
-def device_and_dtype(device: str | torch.device | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
-    """Choose, by default an accelerator in bfloat16 or the CPU in float32. Raises ``StepRMError``: no such dtype."""
+def device_and_dtype(
+    device: str | torch.device | None, dtype: str | None
+) -> tuple[torch.device, torch.dtype]:
+    """Choose, by default an accelerator in bfloat16 or the CPU in float32. Raises ``StepRMError``:
+    no such dtype."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen = getattr(torch, dtype or ("float32" if place.type == "cpu" else "bfloat16"), None)
     if not isinstance(chosen, torch.dtype):
@@ -48,16 +55,25 @@ def device_and_dtype(device: str | torch.device | None, dtype: str | None) -> tu
 
 
 def count_positions(config: Any) -> float:
-    """Return the tokens that a model takes: RoBERTa and its kin lose the positions up to the padding token's."""
+    """Return the tokens that a model takes: RoBERTa and its kin lose the positions up to the
+    padding token's."""
     positions = getattr(config, "max_position_embeddings", None)
     if not positions or positions < 0:
         return math.inf
-    shifted = config.model_type in ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
+    shifted = config.model_type in (
+        "roberta",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "camembert",
+        "mpnet",
+        "longformer",
+    )
     return positions - (config.pad_token_id + 1 if shifted else 0)
 
 
 def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
-    """Return the id to pad with. Raises ``StepRMError`` if tokenizer or length do not fit the model."""
+    """Return the id to pad with. Raises ``StepRMError`` if tokenizer or length do not fit the
+    model."""
     size = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > size:
         raise StepRMError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}")
@@ -66,22 +82,34 @@ def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
         raise StepRMError(f"{where} takes {limit} tokens, max_length={max_length} is more")
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if pad is None:
-        raise StepRMError(f"{where}: the tokenizer has neither a padding token nor an end token; set pad_token")
+        raise StepRMError(
+            f"{where}: the tokenizer has neither a padding token nor an end token; set pad_token"
+        )
     return pad
 
 
 class StepModel(ABC):
-    """A model of transformers in this process that scores steps; errors in what it is are ``StepRMError``."""
+    """A model of transformers in this process that scores steps; errors in what it is are
+    ``StepRMError``."""
 
     def __init__(self, path: str | Path, trust_remote_code: bool):
-        self.where, self.trust_remote_code = str(path), trust_remote_code
+        self.where = str(path)
+        self.trust_remote_code = trust_remote_code
 
     def _load(
-        self, kind: Any, tokenizer: Any, max_length: int, device: str | torch.device | None, dtype: str | None
+        self,
+        kind: Any,
+        tokenizer: Any,
+        max_length: int,
+        device: str | torch.device | None,
+        dtype: str | None,
     ) -> None:
-        """Load the weights from ``self.where`` with a class of transformers. See :func:`device_and_dtype`."""
+        """Load the weights from ``self.where`` with a class of transformers. See
+        :func:`device_and_dtype`."""
         self.device, chosen = device_and_dtype(device, dtype)
-        model = kind.from_pretrained(self.where, dtype=chosen, trust_remote_code=self.trust_remote_code)
+        model = kind.from_pretrained(
+            self.where, dtype=chosen, trust_remote_code=self.trust_remote_code
+        )
         self.pad = check_fit(model, tokenizer, max_length, self.where)
         # Decoders find the last token of each row by it.
         model.config.pad_token_id = self.pad
@@ -91,7 +119,9 @@ class StepModel(ABC):
         """Return the logits of inputs with ``ids`` from one pass."""
         id_BT, mask_BT = pad_inputs([torch.tensor(item.ids) for item in batch], self.pad)
         # Models with their own code may return a tuple.
-        return self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device))[0]
+        return self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device))[
+            0
+        ]
 
     @abstractmethod
     def read(self, chains: Sequence[Chain]) -> list[Reading]:
@@ -99,11 +129,13 @@ class StepModel(ABC):
 
     @abstractmethod
     def score_inputs(self, batch: Sequence[Any]) -> list[list[float]]:
-        """Return the scores of the steps of each input. Raises ``StepRMError``: they are not finite."""
+        """Return the scores of the steps of each input. Raises ``StepRMError``: they are not
+        finite."""
 
 
 class StepClassifier(StepModel):
-    """A sequence-classification model in a folder, which reads an input for each step. See ``read_description``."""
+    """A sequence-classification model in a folder, which reads an input for each step. See
+    ``read_description``."""
 
     def __init__(
         self,
@@ -127,7 +159,8 @@ class StepClassifier(StepModel):
 
     @torch.inference_mode()
     def score_inputs(self, batch: Sequence[Input]) -> list[list[float]]:
-        order, temperature = self.description.labels, self.description.temperature
+        order = self.description.labels
+        temperature = self.description.temperature
         rows = self._logits(batch).float().softmax(-1).tolist()
         return [[calibrate(row, order, temperature, self.where)] for row in rows]
 
@@ -150,7 +183,9 @@ class LocalScorer(StepScorer):
         return self.outcomes(read, known)
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self.score_now, chains
+        )
 
     async def close(self) -> None:
         self._thread.shutdown(wait=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interface of all scorers of steps. Each distinct input is scored once, and remembered.
 
-A model or a server that cannot work at all (other classes, scores that are not finite, a request that is refused)
-raises ``StepRMError``. A server that does not answer in time is a :class:`ScoringFailure`. Neither becomes a score.
+A model or a server that cannot work at all (other classes, scores that are not finite, a request
+that is refused) raises ``StepRMError``. A server that does not answer in time is a
+:class:`ScoringFailure`. Neither becomes a score.
 """
 
 import math
@@ -29,7 +30,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class StepScores:
-    """Score of each step of a response, and how many steps lost tokens of their context, or of their own.
+    """Score of each step of a response, and how many steps lost tokens of their context, or of
+    their own.
 
     A score is the probability of the label 1, as in PSPO (arXiv 2411.11681).
     """
@@ -54,7 +56,8 @@ Known = dict[Input, list[float] | ScoringFailure]
 
 
 class StepScorer(ABC):
-    """Score responses; calls may overlap. The scores of the last :data:`CACHE_SIZE` inputs are remembered."""
+    """Score responses; calls may overlap. The scores of the last :data:`CACHE_SIZE` inputs are
+    remembered."""
 
     def __init__(self) -> None:
         self._cache: LRUCache[Input, list[float]] = LRUCache(CACHE_SIZE)
@@ -68,15 +71,21 @@ class StepScorer(ABC):
         """Close connections and threads."""
 
     def split_known(self, read: Sequence[Reading]) -> tuple[Known, list[Input]]:
-        """Return what is known of the inputs of responses, and the distinct ones that need scores."""
-        wanted = dict.fromkeys(item for inputs in read if isinstance(inputs, list) for item in inputs)
+        """Return what is known of the inputs of responses, and the distinct ones that need
+        scores."""
+        wanted = dict.fromkeys(
+            item for inputs in read if isinstance(inputs, list) for item in inputs
+        )
         # Copied out first: what is needed now may leave the cache while the rest is computed.
         known: Known = {item: self._cache[item] for item in wanted if item in self._cache}
         return known, [item for item in wanted if item not in known]
 
     def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
-        """Return the outcome of each response, and remember the scores of all inputs, but no failures."""
-        self._cache.update({item: scores for item, scores in known.items() if isinstance(scores, list)})
+        """Return the outcome of each response, and remember the scores of all inputs, but no
+        failures."""
+        self._cache.update(
+            {item: scores for item, scores in known.items() if isinstance(scores, list)}
+        )
         return [join_outcome(inputs, known) for inputs in read]
 
 
@@ -90,21 +99,35 @@ def join_outcome(inputs: Reading, known: Known) -> Outcome:
         if isinstance(scored, ScoringFailure):
             return scored
         scores += scored
-    return StepScores(tuple(scores), sum(item.context_cut for item in inputs), sum(item.step_cut for item in inputs))
+    return StepScores(
+        tuple(scores),
+        sum(item.context_cut for item in inputs),
+        sum(item.step_cut for item in inputs),
+    )
 
 
-def calibrate(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> float:
+def calibrate(
+    values: Sequence[float], order: Sequence[int], temperature: float, where: str
+) -> float:
     """Check a model's probabilities, apply its temperature, and return that of the label 1.
 
-    Logits over T have the softmax p^(1/T), normalized. ``order`` has the label of each class. Raises ``StepRMError``,
-    which names model or server by ``where``, unless these are three finite probabilities.
+    Logits over T have the softmax p^(1/T), normalized. ``order`` has the label of each class.
+    Raises ``StepRMError``, which names model or server by ``where``, unless these are three finite
+    probabilities.
     """
     if len(values) != len(order):
-        raise StepRMError(f"{where} gave {len(values)} scores for a step, the model has {len(order)} classes: another?")
+        raise StepRMError(
+            f"{where} gave {len(values)} scores for a step, the model has {len(order)} classes:"
+            " another?"
+        )
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-        raise StepRMError(f"{where} gave scores that are not finite numbers: {[str(value) for value in values]}")
+        raise StepRMError(
+            f"{where} gave scores that are not finite numbers: {[str(value) for value in values]}"
+        )
     if min(values) < 0 or abs(sum(values) - 1) > 0.02:
-        raise StepRMError(f"{where} gave {[round(v, 4) for v in values]}, which are not probabilities (logits?)")
+        raise StepRMError(
+            f"{where} gave {[round(v, 4) for v in values]}, which are not probabilities (logits?)"
+        )
     if temperature != 1:
         largest = max(values)
         values = [(value / largest) ** (1 / temperature) for value in values]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step scores from a server with vLLM's ``/classify``: verl's reward-model pool, or any URL.
 
-verl's router answers 500 to whatever the server refuses, so there a refused request is a failure, not an error.
+verl's router answers 500 to whatever the server refuses, so there a refused request is a failure,
+not an error.
 """
 
 import asyncio
@@ -27,27 +28,35 @@ _TRANSIENT = (408, 409, 429)
 class ClassifyScorer(StepScorer):
     """Scorer that queries ``/classify`` with token ids, in one event loop.
 
-    ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint.
+    ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the
+    endpoint.
     """
 
     def __init__(self, address: str, description: Description, settings: ServerSettings):
         from transformers import AutoTokenizer
 
         super().__init__()
-        base_url = (address if "://" in address else f"http://{address}").rstrip("/").removesuffix(_PATH)
+        base_url = (
+            (address if "://" in address else f"http://{address}").rstrip("/").removesuffix(_PATH)
+        )
         self.url = base_url + _PATH
         self._description = description
-        tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(
+            settings.model_path, trust_remote_code=settings.trust_remote_code
+        )
         self._encoder = PairEncoder(tokenizer, description.pair_format)
-        self._attempts, self._seconds = settings.attempts, settings.timeout_seconds
+        self._attempts = settings.attempts
+        self._seconds = settings.timeout_seconds
         self._slots = asyncio.Semaphore(settings.concurrency)
-        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
+        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this
+        # is.
         self._client = openai.AsyncOpenAI(
             base_url=base_url, api_key="none", max_retries=self._attempts - 1, timeout=self._seconds
         )
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Score responses; one fails with any of its steps. Raises ``StepRMError`` if the server cannot work."""
+        """Score responses; one fails with any of its steps. Raises ``StepRMError`` if the server
+        cannot work."""
         read = self._encoder.encode_chains([(chain.question, chain.steps) for chain in chains])
         known, missing = self.split_known(read)
         batches = [missing[at : at + BATCH_SIZE] for at in range(0, len(missing), BATCH_SIZE)]
@@ -66,7 +75,8 @@ class ClassifyScorer(StepScorer):
         await self._client.close()
 
     async def _ask(self, batch: Sequence[Input]) -> list[list[float]] | ScoringFailure:
-        """Return the score of the step of each input, or why all attempts failed. Raises ``StepRMError``."""
+        """Return the score of the step of each input, or why all attempts failed. Raises
+        ``StepRMError``."""
         body = {"input": [list(item.ids) for item in batch], "use_activation": True}
         try:
             async with self._slots:
@@ -94,7 +104,8 @@ class ClassifyScorer(StepScorer):
         return ScoringFailure(f"{self.url}: {reason}, {self._attempts} attempts")
 
     def _score(self, item: dict[str, Any]) -> float:
-        values, url = item.get("probs"), self.url
+        values = item.get("probs")
+        url = self.url
         if not isinstance(values, list):
             raise StepRMError(f"{url}: a result has no list 'probs'")
         order = self._description.labels
@@ -103,7 +114,11 @@ class ClassifyScorer(StepScorer):
         # Only the name of the likeliest class is told; it must be ours.
         place = values.index(max(values))
         if name is None or str(name).upper() == f"LABEL_{place}":
-            raise StepRMError(f"{url} has no label map; set id2label in the config.json of the served model")
+            raise StepRMError(
+                f"{url} has no label map; set id2label in the config.json of the served model"
+            )
         if find_label(str(name)) != order[place]:
-            raise StepRMError(f"{url} calls class {place} {name!r}, here it is {order[place]}: another model?")
+            raise StepRMError(
+                f"{url} calls class {place} {name!r}, here it is {order[place]}: another model?"
+            )
         return score

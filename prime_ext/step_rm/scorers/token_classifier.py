@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published process reward models that read a response once and judge each step where it ends.
 
-Token classifiers, and causal language models that answer with one of two tokens: docs/reference/step_rm.md.
+Token classifiers, and causal language models that answer with one of two tokens:
+docs/reference/step_rm.md.
 """
 
 from collections.abc import Sequence
@@ -19,12 +20,13 @@ from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, Tokenize
 class TokenClassifier(StepModel):
     """Probability that a step is right, at the end of each step, from one pass over the response.
 
-    The input is the prompt, and each step followed by the separator, tokenized piece by piece as TRL's PRM trainer
-    does. The score is read at the last token of the separator, else of the step. Special tokens spelled out in a step
-    are text.
+    The input is the prompt, and each step followed by the separator, tokenized piece by piece as
+    TRL's PRM trainer does. The score is read at the last token of the separator, else of the step.
+    Special tokens spelled out in a step are text.
 
-    ``answer_tokens`` are what a causal language model, in place of a classifier, answers to a right and a wrong step.
-    ``positive_label`` is the class of right ones; ``max_length`` counts tokens, None for the model's positions.
+    ``answer_tokens`` are what a causal language model, in place of a classifier, answers to a right
+    and a wrong step. ``positive_label`` is the class of right ones; ``max_length`` counts tokens,
+    None for the model's positions.
 
     Raises ``StepRMError``: the model is not such a PRM, or lacks the class or a token.
     """
@@ -50,7 +52,8 @@ class TokenClassifier(StepModel):
         )
 
         super().__init__(path, trust_remote_code)
-        self.layout, self.answer_tokens = layout, answer_tokens
+        self.layout = layout
+        self.answer_tokens = answer_tokens
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         self.encoder = TextEncoder(tokenizer, append_eos=False)
@@ -59,29 +62,42 @@ class TokenClassifier(StepModel):
         self.separator_ids = self.encoder.plain(separator)
         kind: Any = AutoModelForCausalLM
         if answer_tokens is None:
-            name, n_classes = (config.architectures or [""])[0], config.num_labels
-            kind = AutoModelForTokenClassification if name.endswith("ForTokenClassification") else AutoModel
+            name = (config.architectures or [""])[0]
+            n_classes = config.num_labels
+            kind = (
+                AutoModelForTokenClassification
+                if name.endswith("ForTokenClassification")
+                else AutoModel
+            )
             if kind is AutoModel and "AutoModel" not in getattr(config, "auto_map", {}):
-                raise StepRMError(f"{path} is a {name or 'model without a name'}, which classifies no tokens")
+                raise StepRMError(
+                    f"{path} is a {name or 'model without a name'}, which classifies no tokens"
+                )
             if not 0 <= positive_label < n_classes:
-                raise StepRMError(f"{path}: class {positive_label} is none of its {n_classes} classes")
-            self.columns, self.positive = list(range(n_classes)), positive_label
+                raise StepRMError(
+                    f"{path}: class {positive_label} is none of its {n_classes} classes"
+                )
+            self.columns = list(range(n_classes))
+            self.positive = positive_label
         else:
             pieces = [self.encoder.plain(token) for token in answer_tokens]
             if any(len(ids) != 1 for ids in pieces):
                 raise StepRMError(f"{path}: {' and '.join(answer_tokens)} must be one token each")
-            self.columns, self.positive = [ids[0] for ids in pieces], 0
+            self.columns = [ids[0] for ids in pieces]
+            self.positive = 0
         self._load(kind, tokenizer, 0, device, dtype)
 
     def tokens(self, prompt: Prompt, steps: Sequence[str]) -> TokenizedSteps:
-        """Tokenize a response as the model reads it. Raises ``TextError``: messages that the layout cannot show."""
+        """Tokenize a response as the model reads it. Raises ``TextError``: messages that the layout
+        cannot show."""
         if self.layout == "chat":
             prompt_ids = self.encoder.prompt(prompt)
         elif isinstance(prompt, str):
             prompt_ids = self.encoder.begin() + self.encoder.plain(prompt)
         else:
             raise TextError("the prompt is a list of chat messages, which need the layout chat")
-        ids, ends = list(prompt_ids), []
+        ids = list(prompt_ids)
+        ends = []
         for step in steps:
             ids += self.encoder.literal(step) + self.separator_ids
             ends.append(len(ids) - 1)
@@ -89,11 +105,15 @@ class TokenClassifier(StepModel):
 
     @torch.inference_mode()
     def score_inputs(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
-        """Return the probability that each step of each response is right. Raises ``StepRMError``: not finite."""
+        """Return the probability that each step of each response is right. Raises ``StepRMError``:
+        not finite."""
         logits_BTC = self._logits(batch)
         if self.answer_tokens is None and logits_BTC.shape[-1] != len(self.columns):
-            raise StepRMError(f"{self.where} gave {logits_BTC.shape[-1]} numbers a token, not {len(self.columns)}")
-        # A causal model has a logit for every token of the vocabulary, of which only these are copied.
+            raise StepRMError(
+                f"{self.where} gave {logits_BTC.shape[-1]} numbers a token, not {len(self.columns)}"
+            )
+        # A causal model has a logit for every token of the vocabulary, of which only these are
+        # copied.
         right_BT = logits_BTC[..., self.columns].float().softmax(-1)[..., self.positive].cpu()
         rights = [right_BT[row, list(tokens.ends)].tolist() for row, tokens in enumerate(batch)]
         if any(value != value for values in rights for value in values):
@@ -106,7 +126,9 @@ class TokenClassifier(StepModel):
         for chain in chains:
             tokens = self.tokens(chain.question, chain.steps)
             if tokens.ends and len(tokens) > self.max_length:
-                readings.append(ScoringFailure(f"{len(tokens)} tokens, {self.where} takes {self.max_length}"))
+                readings.append(
+                    ScoringFailure(f"{len(tokens)} tokens, {self.where} takes {self.max_length}")
+                )
             else:
                 readings.append([Input(tuple(tokens.ids), tokens.ends)] if tokens.ends else [])
         return readings

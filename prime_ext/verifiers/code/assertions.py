@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests written as code: HumanEval, MBPP and LeetCode as a script and entry points.
 
-Tests are trusted, and only parsed here. They alone decide which names belong to the solution: a solution that could
-choose would choose ``set`` or ``isclose``.
+Tests are trusted, and only parsed here. They alone decide which names belong to the solution: a
+solution that could choose would choose ``set`` or ``isclose``.
 """
 
 import ast
@@ -36,21 +36,29 @@ def read_test_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     tree = _parse(test)
     if not isinstance(entry_point, str):
         # An assertion in a function that nothing calls tests nothing.
-        statements = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
-        asserts = any(isinstance(part, ast.Assert) for node in statements for part in ast.walk(node))
-        return AssertionProblem("", test if asserts else "", _entry_points([test]) if asserts else ())
+        statements = [
+            node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)
+        ]
+        asserts = any(
+            isinstance(part, ast.Assert) for node in statements for part in ast.walk(node)
+        )
+        return AssertionProblem(
+            "", test if asserts else "", _entry_points([test]) if asserts else ()
+        )
     if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
         raise MalformedTests("the test defines no check(candidate)")
-    # Some tests need the prompt's helpers (find_zero checks with poly), which are trusted unlike the solution's copies.
-    # The entry point is completed with a body and then replaced.
+    # Some tests need the prompt's helpers (find_zero checks with poly), which are trusted unlike
+    # the solution's copies. The entry point is completed with a body and then replaced.
     prompt = _string(test_cases, "prompt") if "prompt" in test_cases else ""
     context = _complete(prompt)
     return AssertionProblem(f"{context}\n{test}", f"check({entry_point})", (entry_point,), context)
 
 
 def read_test_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
-    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``test_setup_code``, ``entry_point``)."""
-    tests, imports = test_cases.get("test_list"), test_cases.get("test_imports") or []
+    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``test_setup_code``,
+    ``entry_point``)."""
+    tests = test_cases.get("test_list")
+    imports = test_cases.get("test_imports") or []
     for name, value in (("test_list", tests), ("test_imports", imports)):
         if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
             raise MalformedTests(f"{name} must be a list of strings")
@@ -60,7 +68,13 @@ def read_test_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     # It may use classes of the solution, so it runs in front of the first test.
     if tests and (preparation := test_cases.get("test_setup_code")):
         tests = [f"{preparation}\n{tests[0]}", *tests[1:]]
-    names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
+    names = (
+        (entry_point,)
+        if isinstance(entry_point, str)
+        else _entry_points([setup, *tests])
+        if tests
+        else ()
+    )
     return AssertionProblem(setup, "\n".join(tests), names)
 
 
@@ -102,12 +116,15 @@ def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
             elif isinstance(node, ast.arg):
                 defined.add(node.arg)
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+                defined.update(
+                    (alias.asname or alias.name).partition(".")[0] for alias in node.names
+                )
     return list(called), defined
 
 
 def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
-    """Return names that the tests call but do not define; if only built-ins (MBPP: ``sum``), the one in all tests."""
+    """Return names that the tests call but do not define; if only built-ins (MBPP: ``sum``), the
+    one in all tests."""
     trees = [tree for tree in map(_parse, codes) if tree.body]
     called, defined = _names(trees)
     free = [name for name in called if name not in defined]

@@ -21,7 +21,8 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class PairProblem:
-    """Texts of standard input and output; or, for a function, arguments and accepted results of a call as JSON data.
+    """Texts of standard input and output; or, for a function, arguments and accepted results of a
+    call as JSON data.
 
     Two results are accepted where a list of one element may be the result or hold it.
     """
@@ -55,7 +56,9 @@ def _read(test_cases: TestCases) -> Problem:
         return assertions.read_test_list(test_cases)
     if "test" in test_cases:
         return assertions.read_test_code(test_cases)
-    raise MalformedTests(f"test cases have keys {sorted(map(str, test_cases))[:10]}, neither inputs nor tests")
+    raise MalformedTests(
+        f"test cases have keys {sorted(map(str, test_cases))[:10]}, neither inputs nor tests"
+    )
 
 
 def _json(text: str, key: str) -> Any:
@@ -66,7 +69,8 @@ def _json(text: str, key: str) -> Any:
 
 
 def _pairs(test_cases: Mapping[str, Any]) -> PairProblem:
-    inputs, outputs = test_cases.get("inputs"), test_cases.get("outputs")
+    inputs = test_cases.get("inputs")
+    outputs = test_cases.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise MalformedTests("inputs and outputs must both be lists")
     if len(inputs) != len(outputs):
@@ -74,7 +78,9 @@ def _pairs(test_cases: Mapping[str, Any]) -> PairProblem:
     name = test_cases.get("fn_name")
     pairs = enumerate(zip(inputs, outputs, strict=True), start=1)
     if name is None or name == "":
-        return PairProblem(tuple((_text(given, n), _text(wanted, n)) for n, (given, wanted) in pairs))
+        return PairProblem(
+            tuple((_text(given, n), _text(wanted, n)) for n, (given, wanted) in pairs)
+        )
     if not isinstance(name, str):
         raise MalformedTests(f"fn_name is a {type(name).__name__}, not a string")
     return PairProblem(tuple(_call(given, wanted, n) for n, (given, wanted) in pairs), name)
@@ -90,7 +96,9 @@ def _text(value: Any, number: int) -> str:
 
 def _call(given: Any, wanted: Any, number: int) -> tuple[Any, Any]:
     if isinstance(given, str):
-        arguments = tuple(_json(line, f"test {number}") for line in given.split("\n") if line.strip())
+        arguments = tuple(
+            _json(line, f"test {number}") for line in given.split("\n") if line.strip()
+        )
         expected = _json(wanted, f"test {number}") if isinstance(wanted, str) else wanted
         return arguments, (expected,)
     if not isinstance(given, list):
@@ -100,7 +108,8 @@ def _call(given: Any, wanted: Any, number: int) -> tuple[Any, Any]:
 
 
 def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return inputs and outputs of LiveCodeBench, the public ones first, and the function to call, if any."""
+    """Return inputs and outputs of LiveCodeBench, the public ones first, and the function to call,
+    if any."""
     metadata = row.get("metadata") or {}
     metadata = _json(metadata, "metadata") if isinstance(metadata, str) else metadata
     name = metadata.get("func_name") if isinstance(metadata, Mapping) else None
@@ -108,16 +117,25 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
     private = row.get("private_test_cases")
     if not isinstance(private, str):
         raise MalformedTests(f"private_test_cases must be a text, got {type(private).__name__}")
-    tests += _tests(private, "private_test_cases") if private.lstrip().startswith("[") else _unpack_tests(private)
+    tests += (
+        _tests(private, "private_test_cases")
+        if private.lstrip().startswith("[")
+        else _unpack_tests(private)
+    )
     kind = "functional" if name else "stdin"
     other = next((test for test in tests if test.get("testtype", kind) != kind), None)
     if other is not None:
         function = f"calls of {name}" if name else "no func_name"
         raise MalformedTests(f"a test is {other['testtype']!r}, but metadata has {function}")
-    return {"inputs": [test["input"] for test in tests], "outputs": [test["output"] for test in tests], "fn_name": name}
+    return {
+        "inputs": [test["input"] for test in tests],
+        "outputs": [test["output"] for test in tests],
+        "fn_name": name,
+    }
 
 
-# Responses to one problem come one after the other, and unpacking its tests takes longer than some of them.
+# Responses to one problem come one after the other, and unpacking its tests takes longer than some
+# of them.
 @functools.lru_cache(maxsize=2)
 def _unpack_tests(value: str) -> list[dict[str, Any]]:
     try:
@@ -132,14 +150,16 @@ def _unpack_tests(value: str) -> list[dict[str, Any]]:
 
 
 class _TextUnpickler(pickle.Unpickler):
-    """Unpickler of plain values; nothing that a pickle names is found, so that nothing can be called."""
+    """Unpickler of plain values; nothing that a pickle names is found, so that nothing can be
+    called."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it holds {module}.{name}")
 
 
 def unpickle_text(data: bytes) -> str:
-    """Read the text in a pickle without running it. ``MalformedTests``: it is not a pickle of one text."""
+    """Read the text in a pickle without running it. ``MalformedTests``: it is not a pickle of one
+    text."""
     try:
         text = _TextUnpickler(io.BytesIO(data)).load()
         if isinstance(text, str):
@@ -156,6 +176,8 @@ def _tests(value: Any, key: str) -> list[dict[str, Any]]:
     if not isinstance(tests, list):
         raise MalformedTests(f"{key} must be a list of tests, got {type(tests).__name__}")
     for number, test in enumerate(tests, start=1):
-        if not isinstance(test, dict) or not all(isinstance(test.get(name), str) for name in ("input", "output")):
+        if not isinstance(test, dict) or not all(
+            isinstance(test.get(name), str) for name in ("input", "output")
+        ):
             raise MalformedTests(f"{key}: test {number} has no input and output that are texts")
     return tests

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdicts on programs: run the tests, compare, and report the first failure.
 
-Each test of inputs and outputs runs in a process of its own, which never gets the expected output. Tests that are code
-run in the solution's process; docs/reference/verifiers.md lists what a program can forge there.
+Each test of inputs and outputs runs in a process of its own, which never gets the expected output.
+Tests that are code run in the solution's process; docs/reference/verifiers.md lists what a program
+can forge there.
 """
 
 import asyncio
@@ -12,7 +13,13 @@ import time
 from dataclasses import replace
 from typing import Any, Literal
 
-from prime_ext.verifiers.code.cases import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
+from prime_ext.verifiers.code.cases import (
+    AssertionProblem,
+    MalformedTests,
+    PairProblem,
+    TestCases,
+    parse_test_cases,
+)
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 from prime_ext.verifiers.code.program_extraction import extract_program, wrap_in_class
 from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
@@ -29,7 +36,10 @@ _ENDINGS = {
     Ending.MISBEHAVED: (Outcome.ERROR, "too many threads or files"),
     Ending.FAILED: (Outcome.ERROR, ""),
 }
-_REPORTS = {"out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY], "failed": (Outcome.WRONG, "wrong result")}
+_REPORTS = {
+    "out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY],
+    "failed": (Outcome.WRONG, "wrong result"),
+}
 _USED_UP = (Outcome.TIMEOUT, "the problem's time is used up")
 _NO_REPORT = (Outcome.ERROR, "the program ended early")
 
@@ -48,11 +58,16 @@ class CodeVerifier:
     Args:
         sandbox: runs the programs; None: a new one with these limits (``SandboxUnavailable``).
         limits: limits of each test; tests that are code are one, with twice the time.
-        seconds_per_problem: most seconds of execution of all tests of a problem; those cut off fail with ``timeout``.
+        seconds_per_problem: most seconds of execution of all tests of a problem; those cut off fail
+            with ``timeout``.
     """
 
     def __init__(
-        self, sandbox: Sandbox | None = None, *, limits: Limits | None = None, seconds_per_problem: float = 60.0
+        self,
+        sandbox: Sandbox | None = None,
+        *,
+        limits: Limits | None = None,
+        seconds_per_problem: float = 60.0,
     ) -> None:
         if not seconds_per_problem > 0:
             raise ValueError(f"seconds_per_problem={seconds_per_problem!r} must be a number > 0")
@@ -69,40 +84,54 @@ class CodeVerifier:
         seconds: float | None = None,
         seconds_per_problem: float | None = None,
     ) -> Verdict:
-        """Return the verdict on the program in a response; malformed tests are a failure of the grader.
+        """Return the verdict on the program in a response; malformed tests are a failure of the
+        grader.
 
-        ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure. ``reward="fraction"``:
-        passed tests over all tests. Limits that are not None replace the verifier's.
+        ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure.
+        ``reward="fraction"``: passed tests over all tests. Limits that are not None replace the
+        verifier's.
         """
         program = extract_program(response)
         if program is None:
             return no_answer(0.0, "no complete Python fence")
         limits = self.limits if seconds is None else replace(self.limits, seconds=seconds)
-        per_problem = self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem
+        per_problem = (
+            self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem
+        )
         verifier = CodeVerifier(self.sandbox, limits=limits, seconds_per_problem=per_problem)
         return await verifier.averify_program(program, test_cases, reward)
 
-    async def averify_program(self, program: str, test_cases: TestCases, reward: RewardName = "all") -> Verdict:
+    async def averify_program(
+        self, program: str, test_cases: TestCases, reward: RewardName = "all"
+    ) -> Verdict:
         """Return the verdict on a program."""
         started = time.perf_counter()
         try:
             problem = parse_test_cases(test_cases)
             if isinstance(problem, AssertionProblem):
                 program = wrap_in_class(program, problem.entry_points)
-                number, results = 1, [await self._run_assertions(program, problem)]
+                number = 1
+                results = [await self._run_assertions(program, problem)]
             else:
-                number, results = len(problem.tests), await self._run_pairs(program, problem, reward == "all")
+                number = len(problem.tests)
+                results = await self._run_pairs(program, problem, reward == "all")
         except (MalformedTests, GraderFailure) as error:
-            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, str(error)[:_DETAIL])
+            return grader_failed(
+                Outcome.ERROR, program, time.perf_counter() - started, str(error)[:_DETAIL]
+            )
         seconds = time.perf_counter() - started
         failed = [index for index, result in enumerate(results) if result is not None]
         if not failed:
             return correct(program, seconds, f"{number} of {number} tests passed")
         outcome, words = next(filter(None, results))
         score = 0.0 if reward == "all" else (number - len(failed)) / number
-        return Verdict(outcome, score, program, seconds, f"test {failed[0] + 1} of {number}: {words}"[:_DETAIL])
+        return Verdict(
+            outcome, score, program, seconds, f"test {failed[0] + 1} of {number}: {words}"[:_DETAIL]
+        )
 
-    async def _run(self, role: str, payload: dict[str, Any], stdin: bytes, limits: Limits) -> Execution:
+    async def _run(
+        self, role: str, payload: dict[str, Any], stdin: bytes, limits: Limits
+    ) -> Execution:
         execution = await asyncio.wrap_future(self.sandbox.start(role, payload, stdin, limits))
         if execution.ending is Ending.SANDBOX_FAILURE:
             raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
@@ -116,12 +145,18 @@ class CodeVerifier:
                 return results + [_USED_UP] * (len(problem.tests) - len(results))
             limits = replace(self.limits, seconds=min(self.limits.seconds, left))
             if problem.function is None and len(expected) > limits.output_bytes // 2:
-                limits = replace(limits, output_bytes=2 * len(expected.encode("utf-8", "surrogatepass")))
+                limits = replace(
+                    limits, output_bytes=2 * len(expected.encode("utf-8", "surrogatepass"))
+                )
             if problem.function is None:
                 stdin = given.encode("utf-8", "surrogatepass")
                 execution = await self._run("program", {"program": program}, stdin, limits)
             else:
-                payload = {"program": program, "function": problem.function, "arguments": list(given)}
+                payload = {
+                    "program": program,
+                    "function": problem.function,
+                    "arguments": list(given),
+                }
                 execution = await self._run("call", payload, b"", limits)
             left -= execution.seconds
             results.append(_judge(execution, problem.function, expected))
@@ -140,7 +175,9 @@ class CodeVerifier:
             "entry_points": list(problem.entry_points),
             "nonce": nonce,
         }
-        limits = replace(self.limits, seconds=min(2 * self.limits.seconds, self.seconds_per_problem))
+        limits = replace(
+            self.limits, seconds=min(2 * self.limits.seconds, self.seconds_per_problem)
+        )
         execution = await self._run("tests", payload, b"", limits)
         if execution.ending is not Ending.FINISHED:
             return _fault(execution)
@@ -150,7 +187,8 @@ class CodeVerifier:
                 return _NO_REPORT
             if "broken" in report:
                 raise GraderFailure(f"the tests themselves fail: {report['broken']}"[:_DETAIL])
-            said, text = str(report["outcome"]), str(report["text"])
+            said = str(report["outcome"])
+            text = str(report["text"])
         except (ValueError, TypeError, KeyError, RecursionError):
             return _NO_REPORT
         if said == "passed":
@@ -161,16 +199,24 @@ class CodeVerifier:
 
 def _fault(execution: Execution) -> Failed:
     outcome, words = _ENDINGS[execution.ending]
-    return outcome, words or (execution.stderr.strip().rpartition("\n")[2] or f"exit code {execution.exit_code}")[:200]
+    return outcome, words or (
+        execution.stderr.strip().rpartition("\n")[2] or f"exit code {execution.exit_code}"
+    )[:200]
 
 
 def _judge(execution: Execution, function: str | None, expected: Any) -> Failed | None:
     if execution.ending is not Ending.FINISHED:
         return _fault(execution)
     if function is None:
-        return None if outputs_agree(execution.stdout, expected) else (Outcome.WRONG, "wrong output")
+        return (
+            None if outputs_agree(execution.stdout, expected) else (Outcome.WRONG, "wrong output")
+        )
     try:
         value = json.loads(execution.result)["value"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return Outcome.ERROR, "the call did not return"
-    return None if any(values_agree(value, result) for result in expected) else (Outcome.WRONG, "wrong result")
+    return (
+        None
+        if any(values_agree(value, result) for result in expected)
+        else (Outcome.WRONG, "wrong result")
+    )

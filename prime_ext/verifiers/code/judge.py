@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare results of a program with expected ones, in linear time. Rules: docs/reference/verifier_rules.md."""
+"""Compare results of a program with expected ones, in linear time. Rules:
+docs/reference/verifier_rules.md."""
 
 import math
 import re
@@ -11,7 +12,8 @@ _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+
 # Reading decimal digits takes quadratic time.
 _MOST_DIGITS = 400
 # A much longer output than the expected one is wrong.
-_LENGTH_FACTOR, _LENGTH_MARGIN = 32, 1 << 16
+_LENGTH_FACTOR = 32
+_LENGTH_MARGIN = 1 << 16
 # Relative and absolute, of floating-point results.
 _TOLERANCE = 1e-6
 
@@ -52,13 +54,15 @@ def _lines(text: str) -> list[str]:
 def _line_agrees(got: str, expected: str) -> bool:
     if got == expected:
         return True
-    got_words, expected_words = got.split(), expected.split()
+    got_words = got.split()
+    expected_words = expected.split()
     alike = len(got_words) == len(expected_words)
     return alike and all(words_agree(*pair) for pair in zip(got_words, expected_words, strict=True))
 
 
 def values_agree(got: Any, expected: Any) -> bool:
-    """Return whether two JSON values agree; those nested deeper than Python's recursion limit do not."""
+    """Return whether two JSON values agree; those nested deeper than Python's recursion limit do
+    not."""
     try:
         return _values_agree(got, expected)
     except RecursionError:

@@ -16,11 +16,12 @@ MAX_PROGRAM_CHARACTERS = 200_000
 def extract_program(response: str) -> str | None:
     """Return the program in a response, None without one, in linear time.
 
-    A fence opens on a line of three or more backticks or tildes, alone or followed by a language (``python``,
-    ``python3`` or ``py``) with attributes or a file name. It closes on a line that begins with as many, unless a
-    language follows: that is a new fence, and the old one was left open. The last complete fence counts, since trying
-    all would reward guessing; those with a name of Python go before unnamed ones, and other languages are passed over.
-    The indentation of the opening line is removed from the program.
+    A fence opens on a line of three or more backticks or tildes, alone or followed by a language
+    (``python``, ``python3`` or ``py``) with attributes or a file name. It closes on a line that
+    begins with as many, unless a language follows: that is a new fence, and the old one was left
+    open. The last complete fence counts, since trying all would reward guessing; those with a name
+    of Python go before unnamed ones, and other languages are passed over. The indentation of the
+    opening line is removed from the program.
     """
     named: str | None = None
     unnamed: str | None = None
@@ -30,7 +31,8 @@ def extract_program(response: str) -> str | None:
         fence = _FENCE.fullmatch(line)
         language = _language(fence)
         if opened is None or (fence and language and fence.group(2).startswith(opened.group(2))):
-            opened, lines = fence or (None if opened else _FENCE_AFTER_TEXT.fullmatch(line)), []
+            opened = fence or (None if opened else _FENCE_AFTER_TEXT.fullmatch(line))
+            lines = []
         elif fence and fence.group(2).startswith(opened.group(2)):
             language = _language(opened)
             if language in _LANGUAGES:
@@ -46,7 +48,8 @@ def extract_program(response: str) -> str | None:
 
 
 def _language(fence: re.Match[str] | None) -> str | None:
-    """Return the language that a fence names, "" without one, None if the words are not a language."""
+    """Return the language that a fence names, "" without one, None if the words are not a
+    language."""
     language = _LANGUAGE.match(fence.group(3)) if fence else None
     words = fence is not None and len(fence.group(3).split()) > 1
     if language is None or (words and language.group(1).lower() not in _LANGUAGES):
@@ -55,7 +58,8 @@ def _language(fence: re.Match[str] | None) -> str | None:
 
 
 def wrap_in_class(program: str, entry_points: Sequence[str]) -> str:
-    """Put functions into the class ``Solution`` if tests call nothing else (LeetCode), as PRIME's evaluation does."""
+    """Put functions into the class ``Solution`` if tests call nothing else (LeetCode), as PRIME's
+    evaluation does."""
     if tuple(entry_points) != ("Solution",) or "class Solution" in program:
         return program
     return "class Solution:\n" + textwrap.indent(program, "    ")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the final answer in a response. The text is hostile: everything here is linear in its length.
+"""Search for the final answer in a response. The text is hostile: everything here is linear in its
+length.
 
 The styles, and which of several boxes count: docs/reference/verifier_rules.md.
 """
@@ -15,10 +16,13 @@ MAX_BOXES = 10
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s{0,9}\{")
 _TOKEN = re.compile(r"(\\(?:boxed|fbox|framebox)\s{0,9}\{)|\\.|([{}])", re.DOTALL)
-_BARE_BOX = re.compile(r"\\boxed[ \t]{0,9}(-?\d+(?:[.,]\d+)*(?:/\d+)?|\\[dt]?frac\{[^{}]{1,99}\}\{[^{}]{1,99}\})")
+_BARE_BOX = re.compile(
+    r"\\boxed[ \t]{0,9}(-?\d+(?:[.,]\d+)*(?:/\d+)?|\\[dt]?frac\{[^{}]{1,99}\}\{[^{}]{1,99}\})"
+)
 _SENTENCE_END = re.compile(r"[.!?][\s*$)\]]*\s(?=[\s\S])|\n")
 _FILLER = re.compile(
-    r"\s+|\\[()\[\],;:! ]|\\(?:quad|qquad|text|mathrm|textbf|left|right|big|Big)(?![a-zA-Z])|[$.,;:&{}()\[\]*|=>#-]"
+    r"\s+|\\[()\[\],;:!"
+    r" ]|\\(?:quad|qquad|text|mathrm|textbf|left|right|big|Big)(?![a-zA-Z])|[$.,;:&{}()\[\]*|=>#-]"
     r"|\b(?:and|or|option|answer|case|part|solution|root|i{1,3}|iv|v)\b|\b[a-zA-Z](?:_\{?\w\}?)?(?=\W|$)|\b\d(?=[.):\s])",
     re.IGNORECASE,
 )
@@ -29,8 +33,12 @@ _CONCLUSION = re.compile(
 _HASHES = re.compile(r"#{4,}([^\n]{1,400})(?:(?=\n\s{0,9}([^\n]{1,400})))?")
 _LABEL = re.compile(r"\A[\s*]*(?:the\s)?(?:final\s)?answer\s*(?:is\b|[:=])?", re.IGNORECASE)
 _WORD = re.compile(r"[a-zA-Z]{2,}")
-_ANSWER_IS = re.compile(r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE)
-_STATEMENT_END = re.compile(r"[.!?](?:[\s*]|$)|,? (?:which|because|since|so|where|as)\b| \((?=[a-zA-Z]{2,} )")
+_ANSWER_IS = re.compile(
+    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE
+)
+_STATEMENT_END = re.compile(
+    r"[.!?](?:[\s*]|$)|,? (?:which|because|since|so|where|as)\b| \((?=[a-zA-Z]{2,} )"
+)
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?%?|-?\.\d+")
 
 
@@ -46,7 +54,8 @@ _Finder = Callable[[str], Extraction | None]
 
 
 def extract(response: str, style: str = "boxed") -> Extraction:
-    """Return the final answer of ``response`` by the rules of ``style``. Raises ValueError: the style is unknown."""
+    """Return the final answer of ``response`` by the rules of ``style``. Raises ValueError: the
+    style is unknown."""
     if style not in STYLES:
         raise ValueError(f"extraction must be one of {', '.join(sorted(STYLES))}, got {style!r}")
     for find in STYLES[style]:
@@ -62,10 +71,11 @@ def extract_answer(response: str, style: str = "boxed") -> str | None:
 
 
 def _boxes(text: str, start: int) -> list[tuple[int, int, int]]:
-    """Return (start, start of content, end of content) of the innermost complete boxes from ``start`` on."""
+    """Return (start, start of content, end of content) of the innermost complete boxes from
+    ``start`` on."""
     found: list[tuple[int, int, int]] = []
-    # One entry per open brace: where the box starts, where its content does, and how many boxes were complete by then;
-    # None for a brace that opens no box.
+    # One entry per open brace: where the box starts, where its content does, and how many boxes
+    # were complete by then; None for a brace that opens no box.
     stack: list[tuple[int, int, int] | None] = []
     for token in _TOKEN.finditer(text, start):
         if token.group(1):
@@ -80,13 +90,19 @@ def _boxes(text: str, start: int) -> list[tuple[int, int, int]]:
 
 
 def _is_same_statement(gap: str) -> bool:
-    return len(gap) <= 400 and not _CONCLUSION.search(gap) and not (_SENTENCE_END.search(gap) and _FILLER.sub("", gap))
+    return (
+        len(gap) <= 400
+        and not _CONCLUSION.search(gap)
+        and not (_SENTENCE_END.search(gap) and _FILLER.sub("", gap))
+    )
 
 
 def _find_boxed(text: str) -> Extraction | None:
     opening = _BOX.search(text)
     boxes = _boxes(text, opening.start()) if opening is not None else []
-    bare = _build_finder(_BARE_BOX, "last box, without braces")(text[boxes[-1][2] :] if boxes else text)
+    bare = _build_finder(_BARE_BOX, "last box, without braces")(
+        text[boxes[-1][2] :] if boxes else text
+    )
     if bare is not None or not boxes:
         return bare
     boxes = [box for box in boxes if text[box[1] : box[2]].strip("\\ \t\n")] or boxes[-1:]
@@ -96,12 +112,18 @@ def _find_boxed(text: str) -> Extraction | None:
     found = [text[content:close].strip() for _, content, close in boxes[first:]]
     answers: dict[str, str] = {}
     for answer in filter(None, found):
-        answers.setdefault(normalize(answer) if 1 < len(found) and len(answer) < 1000 else answer, answer)
+        answers.setdefault(
+            normalize(answer) if 1 < len(found) and len(answer) < 1000 else answer, answer
+        )
     if not answers:
         return Extraction(None, "the box is empty")
     if len(answers) > MAX_BOXES:
         return Extraction(None, f"more than {MAX_BOXES} different boxes in one statement")
-    rule = "last box" if len(answers) == 1 else f"{len(answers)} boxes in one statement, taken as a list"
+    rule = (
+        "last box"
+        if len(answers) == 1
+        else f"{len(answers)} boxes in one statement, taken as a list"
+    )
     return Extraction(", ".join(answers.values()), rule)
 
 
@@ -127,7 +149,9 @@ def _find_hashes(text: str) -> Extraction | None:
     """Headings do not count, except "Final answer" with the answer on the next line."""
     answer = ""
     for match in _HASHES.finditer(text):
-        line = _LABEL.sub("", match.group(1)).strip(" \t\r*:#") or (match.group(2) or "").strip(" \t\r*")
+        line = _LABEL.sub("", match.group(1)).strip(" \t\r*:#") or (match.group(2) or "").strip(
+            " \t\r*"
+        )
         answer = answer if _WORD.match(line) else line or answer
     return Extraction(answer, "last #### line") if answer else None
 

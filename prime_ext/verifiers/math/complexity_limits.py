@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on normalized text that would hang computer algebra, fill its memory or is not mathematics, in linear time.
+"""Limits on normalized text that would hang computer algebra, fill its memory or is not
+mathematics, in linear time.
 
-A response beyond them is wrong unless it equals the gold answer as text; for such a gold answer the grader fails.
+A response beyond them is wrong unless it equals the gold answer as text; for such a gold answer the
+grader fails.
 """
 
 import re
@@ -14,7 +16,16 @@ MAX_FACTORIAL = 200
 MAX_BINOMIAL = 2_000
 MAX_CELLS = 36
 MAX_MEMBERS = 24
-MAX_COUNT = {"\\log": 4, "\\ln": 4, "\\sqrt": 8, "\\frac": 16, "\\sum": 1, "\\prod": 1, "\\int": 1, "\\lim": 1}
+MAX_COUNT = {
+    "\\log": 4,
+    "\\ln": 4,
+    "\\sqrt": 8,
+    "\\frac": 16,
+    "\\sum": 1,
+    "\\prod": 1,
+    "\\int": 1,
+    "\\lim": 1,
+}
 MAX_COUNT |= {"!": 4, "^": 24, "|": 12, "\\begin": 1, "\\binom": 4}
 
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
@@ -63,7 +74,8 @@ def _check_nesting(text: str) -> str | None:
 
 
 def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
-    """Return the bracketed group, else the number or letters or the character, at the start of a text."""
+    """Return the bracketed group, else the number or letters or the character, at the start of a
+    text."""
     depth = 0
     for length, character in enumerate(text, 1):
         depth += (character in opening) - (character in closing)
@@ -73,7 +85,8 @@ def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
 
 
 def _find_too_large(text: str) -> str | None:
-    """Powers, factorials, binomials and sums whose value or length explodes. Nested powers multiply their exponents."""
+    """Powers, factorials, binomials and sums whose value or length explodes. Nested powers multiply
+    their exponents."""
     exponents: dict[int, float] = {}
     for match in re.finditer(r"[\^!]", text):
         index = match.start()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The math verifier: compare the final answer of a response with the gold answer.
 
-Three stages, each for what the one before left open: text equality and rules in the caller (microseconds), limits of
-complexity, computer algebra in a killable worker (milliseconds).
+Three stages, each for what the one before left open: text equality and rules in the caller
+(microseconds), limits of complexity, computer algebra in a killable worker (milliseconds).
 """
 
 import asyncio
@@ -36,9 +36,11 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
     """Compare one prediction with one gold answer by rules alone.
 
     Returns:
-        ``correct``, ``wrong``, ``error`` (the gold answer is unusable) or ``open`` (algebra must decide), and the rule.
+        ``correct``, ``wrong``, ``error`` (the gold answer is unusable) or ``open`` (algebra must
+        decide), and the rule.
     """
-    gold, answer = gold.strip(), answer.strip()
+    gold = gold.strip()
+    answer = answer.strip()
     if not gold:
         return "error", "the gold answer is empty"
     if gold == answer:
@@ -51,7 +53,8 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
             return "wrong", "an empty answer"
         if wanted == given:
             return "correct", "same text after normalisation"
-        left, right = read_number(wanted), read_number(given)
+        left = read_number(wanted)
+        right = read_number(given)
         if left is not None and right is not None:
             nodes: tuple[Node, Node] = Leaf(wanted, left), Leaf(given, right)
         else:
@@ -62,7 +65,10 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
             nodes = read_answer(wanted), read_answer(given)
         equal = compare(*nodes, undecided)
         if equal:
-            return "correct", "equal numbers" if left is not None and right is not None else "equal by rules"
+            return (
+                "correct",
+                "equal numbers" if left is not None and right is not None else "equal by rules",
+            )
         found = None if equal is None else found
     return ("open", "left to algebra") if found is None else ("wrong", "different by rules")
 
@@ -85,7 +91,8 @@ class MathVerifier:
         Args:
             response: the response.
             gold: the gold answer.
-            extraction: a style of ``extraction.py`` (default: boxed); None: the response is the answer.
+            extraction: a style of ``extraction.py`` (default: boxed); None: the response is the
+                answer.
             prompt: an unevaluated expression out of it is not an answer (``restatement.py``).
 
         Raises:
@@ -101,28 +108,42 @@ class MathVerifier:
         """Judge as :meth:`verify` does, without blocking the event loop."""
         return await asyncio.wrap_future(self._start(response, gold, **options))
 
-    def verify_batch(self, pairs: Sequence[tuple[str, str]], *, extraction: str = "boxed") -> list[Verdict]:
+    def verify_batch(
+        self, pairs: Sequence[tuple[str, str]], *, extraction: str = "boxed"
+    ) -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
         return [future.result() for future in [self._start(*pair, extraction) for pair in pairs]]
 
     def _start(
         self, text: str, gold: str, extraction: str | None = "boxed", prompt: str | None = None
     ) -> "Future[Verdict]":
-        """Decide by rules or ask a worker. An answer on which it fails, although it can compare 0, is too complex."""
-        started, decided = time.perf_counter(), Future[Verdict]()
+        """Decide by rules or ask a worker. An answer on which it fails, although it can compare 0,
+        is too complex."""
+        started = time.perf_counter()
+        decided = Future[Verdict]()
         found = extract(text, extraction) if extraction is not None else Extraction(text, "")
 
         def settle(outcome: str, reason: str) -> None:
             if not decided.set_running_or_notify_cancel():
                 return
             try:
-                if outcome == "correct" and prompt is not None and not reason.startswith("same text"):
+                if (
+                    outcome == "correct"
+                    and prompt is not None
+                    and not reason.startswith("same text")
+                ):
                     restated = restatement(found.answer or "", gold, prompt)
                     if restated is not None:
-                        outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
-                kind, seconds = Outcome(outcome), time.perf_counter() - started
+                        outcome = "wrong"
+                        reason = f"restates the problem: {restated[:60]}"
+                kind = Outcome(outcome)
+                seconds = time.perf_counter() - started
                 score = _SCORES.get(kind)
-                decided.set_result(Verdict(kind, score, found.answer, seconds, reason, grader_failure=score is None))
+                decided.set_result(
+                    Verdict(
+                        kind, score, found.answer, seconds, reason, grader_failure=score is None
+                    )
+                )
             except Exception as error:
                 decided.set_exception(error)
 
@@ -134,10 +155,16 @@ class MathVerifier:
         def settle_or_blame(said: _Said) -> None:
             if isinstance(said, tuple):
                 return settle(*said)
-            failed, too_complex = (said.outcome, said.detail), ("wrong", f"too complex: {said.detail}")
-            ask("0", lambda of_gold: settle(*(too_complex if isinstance(of_gold, tuple) else failed)))
+            failed = (said.outcome, said.detail)
+            too_complex = ("wrong", f"too complex: {said.detail}")
+            ask(
+                "0",
+                lambda of_gold: settle(*(too_complex if isinstance(of_gold, tuple) else failed)),
+            )
 
-        outcome, reason = ("no_answer", found.rule) if found.answer is None else decide(gold, found.answer)
+        outcome, reason = (
+            ("no_answer", found.rule) if found.answer is None else decide(gold, found.answer)
+        )
         if outcome == "open":
             ask(found.answer or "", settle_or_blame)
         else:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One surface form for an answer, in linear time and without understanding it: docs/reference/verifier_rules.md."""
+"""One surface form for an answer, in linear time and without understanding it:
+docs/reference/verifier_rules.md."""
 
 import re
 import unicodedata
 from collections.abc import Callable
 
 NAMES = frozenset(
-    "arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan "
-    "cot sec csc exp infinity infty binom floor ceil gcd lcm".split()
+    "arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac"
+    " log ln sin cos tan cot sec csc exp infinity infty binom floor ceil gcd lcm".split()
 )
 _MEANINGS = {
     **dict.fromkeys(["infinity", "inf", "infty"], r"\infty "),
@@ -22,8 +23,9 @@ _SHORT_WORDS = frozenset(
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀-₉]+")
 _GREEK = (
-    "α alpha β beta γ gamma δ delta ε varepsilon ζ zeta η eta θ theta κ kappa λ lambda μ mu ν nu ξ xi π pi ρ rho "
-    "σ sigma τ tau φ phi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Φ Phi Ψ Psi Ω Omega"
+    "α alpha β beta γ gamma δ delta ε varepsilon ζ zeta η eta θ theta κ kappa λ lambda μ mu ν nu ξ"
+    " xi π pi ρ rho σ sigma τ tau φ phi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π"
+    " Pi Σ Sigma Φ Phi Ψ Psi Ω Omega"
 ).split()
 _CHARACTERS = str.maketrans(
     {
@@ -33,19 +35,45 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\t\n\r", " "),
         **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061", ""),
         **{"€": r"\text{ euros}", "£": "", "¥": "", "₹": "", "¢": r"\text{ cents}"},
-        **{"、": ",", "。": ".", "∶": ":", "…": r"\ldots ", "∖": r"\setminus ", "∴": r"\therefore ", "✓": ""},
+        **{
+            "、": ",",
+            "。": ".",
+            "∶": ":",
+            "…": r"\ldots ",
+            "∖": r"\setminus ",
+            "∴": r"\therefore ",
+            "✓": "",
+        },
         **{letter: rf"\{name} " for letter, name in zip(_GREEK[::2], _GREEK[1::2], strict=True)},
         **dict.fromkeys("×∗⋅·•", r"\cdot "),
-        **{"÷": "/", "∕": "/", "⁄": "/", "√": r"\sqrt ", "∞": r"\infty ", **dict.fromkeys("°º˚", r"^{\circ}")},
+        **{
+            "÷": "/",
+            "∕": "/",
+            "⁄": "/",
+            "√": r"\sqrt ",
+            "∞": r"\infty ",
+            **dict.fromkeys("°º˚", r"^{\circ}"),
+        },
         **dict.fromkeys("≤⩽≦", r"\le "),
         **dict.fromkeys("≥⩾≧", r"\ge "),
         **{"≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap "},
-        **{"∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}"},
-        **{sign: rf"\frac{{{unicodedata.normalize('NFKC', sign).replace('⁄', '}{')}}}" for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"},
+        **{
+            "∈": r"\in ",
+            "∅": r"\emptyset ",
+            "ℝ": r"\mathbb{R}",
+            "ℤ": r"\mathbb{Z}",
+            "ℕ": r"\mathbb{N}",
+        },
+        **{
+            sign: rf"\frac{{{unicodedata.normalize('NFKC', sign).replace('⁄', '}{')}}}"
+            for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+        },
         **{"⟨": "(", "⟩": ")", "’": "'", "′": "'", "“": "", "”": ""},
     }
 )
-_LABEL = re.compile(r"\A(?:the\s{1,3})?(?:final\s{1,3})?answer\s{0,3}(?:is\b|:)\s{0,3}:?", re.IGNORECASE)
+_LABEL = re.compile(
+    r"\A(?:the\s{1,3})?(?:final\s{1,3})?answer\s{0,3}(?:is\b|:)\s{0,3}:?", re.IGNORECASE
+)
 _SIZE = re.compile(
     r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*(?:\.(?!\d))?"
     r"|\\(?:(?:display|text|script)style|(?:no)?limits|bf|rm|it|(?:normal|footnote|script)size|small|tiny|[lL]arge|LARGE"
@@ -55,7 +83,9 @@ _SIZE = re.compile(
     r"|\A\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])"
 )
 _THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,:;! ]|\{,\}|,\\!|~| )+(?=\d{3}(?!\d))")
-_SPACING = re.compile(r"\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])")
+_SPACING = re.compile(
+    r"\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])"
+)
 _WRAPPER = re.compile(r"""\\[()\[\]]|[$`"]""")
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _SYNONYMS = {
@@ -65,13 +95,45 @@ _SYNONYMS = {
     **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
     **dict.fromkeys(["times", "ast", "bullet"], r"\cdot"),
     **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
-    **dict.fromkeys("mathrm mathbf mathit mathsf mathtt mathop mbox hbox bm pmb boldsymbol".split(), r"\text"),
-    **dict.fromkeys("textbf textit textrm textsf texttt textup textsc textnormal operatorname".split(), r"\text"),
+    **dict.fromkeys(
+        "mathrm mathbf mathit mathsf mathtt mathop mbox hbox bm pmb boldsymbol".split(), r"\text"
+    ),
+    **dict.fromkeys(
+        "textbf textit textrm textsf texttt textup textsc textnormal operatorname".split(), r"\text"
+    ),
     "varnothing": r"\emptyset",
-    **{"neq": r"\ne", "lt": "<", "gt": ">", "div": "/", "colon": ":", "lbrace": r"\{", "rbrace": r"\}"},
-    **{"langle": "(", "rangle": ")", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]", "R": r"\mathbb{R}"},
-    **{"lor": r"\vee", "land": r"\wedge", "bigcup": r"\cup", "to": r"\rightarrow", "degree": r"^{\circ}"},
-    **{"dots": r"\ldots", "cdots": r"\ldots", "backslash": r"\setminus", "varphi": r"\phi", "epsilon": r"\varepsilon"},
+    **{
+        "neq": r"\ne",
+        "lt": "<",
+        "gt": ">",
+        "div": "/",
+        "colon": ":",
+        "lbrace": r"\{",
+        "rbrace": r"\}",
+    },
+    **{
+        "langle": "(",
+        "rangle": ")",
+        "lparen": "(",
+        "rparen": ")",
+        "lbrack": "[",
+        "rbrack": "]",
+        "R": r"\mathbb{R}",
+    },
+    **{
+        "lor": r"\vee",
+        "land": r"\wedge",
+        "bigcup": r"\cup",
+        "to": r"\rightarrow",
+        "degree": r"^{\circ}",
+    },
+    **{
+        "dots": r"\ldots",
+        "cdots": r"\ldots",
+        "backslash": r"\setminus",
+        "varphi": r"\phi",
+        "epsilon": r"\varepsilon",
+    },
 }
 _DIGITS = re.compile(r"[0-9A-Fa-f]+")
 _BARE_TEXT = re.compile(r"\\text\s+([a-zA-Z])(?![a-zA-Z])")
@@ -89,7 +151,9 @@ _MONEY = re.compile(r"(-?)\s*(\\\$|€)\s*(\d(?:[\d.,]|\{,\}|\\! ?)*)")
 _GROUPED_DIGITS = re.compile(r"(?<![\w.])\d{1,3}(?:_\d{3})+(?!\w)")
 _CJK = re.compile(r"(?<=\d)(?![^\d]*[百千万萬亿億])[\u3040-\u30ff\u4e00-\u9fff]+")
 _NOT_EQUAL = re.compile(r"=/=|\\not\s*=|(?<=[a-ln-zA-Z])(?<!n)(?<!k)\s*!=(?!=)")
-_MERIDIEM = re.compile(r"(?<=\d)\s*(?:([AP])M(?![a-zA-Z])|([ap])\.\s?m\.|(?<=:\d\d)\s*([ap])m(?![a-zA-Z]))")
+_MERIDIEM = re.compile(
+    r"(?<=\d)\s*(?:([AP])M(?![a-zA-Z])|([ap])\.\s?m\.|(?<=:\d\d)\s*([ap])m(?![a-zA-Z]))"
+)
 _UNION = re.compile(r"(?<=[)\]])\s*(?:\\text\s*\{\s*U\s*\}|U)\s*(?=[(\[\\])")
 _RATIO_WORD = re.compile(r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|to(?![a-zA-Z]))\s*(?=\d)")
 _BLACKBOARD = re.compile(r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?|\\mathbf\s*\{?\s*([RZ])\s*\}?")
@@ -99,19 +163,38 @@ _BASIS = re.compile(
     rf"{_VECTOR}(?:\{{\s*{_VECTOR}\{{\s*{_IJK}\s*\}}\s*\}}|\{{\s*(?:{_VECTOR})?{_IJK}\s*\}}|{_IJK}(?![a-zA-Z]))"
 )
 _CROSS = re.compile(rf"\\times(?=\s*(?:{_VECTOR}|\\overrightarrow))")
-_UNIT_FRACTION = re.compile(r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}")
-_UNIT_PER_UNIT = re.compile(r"(?<=\d)(\s*\\text\s*\{[^{}]*)\}\s*/\s*([a-zA-Z]{1,6}(?:\s*\^\s*\{?[23]\}?)?)\Z")
+_UNIT_FRACTION = re.compile(
+    r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}"
+)
+_UNIT_PER_UNIT = re.compile(
+    r"(?<=\d)(\s*\\text\s*\{[^{}]*)\}\s*/\s*([a-zA-Z]{1,6}(?:\s*\^\s*\{?[23]\}?)?)\Z"
+)
 _UNIT_LETTERS = frozenset("mgshLlVNJWKCA")
 _VALUE_BEFORE = re.compile(r"[\d)}%/]\s*\Z")
-_COUNTED = re.compile(r"(there (?:are|is) |the answer is )?(-?\d[\d.,]*)(?: ([a-z][a-z ]*))?", re.IGNORECASE)
-_BASE_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+_COUNTED = re.compile(
+    r"(there (?:are|is) |the answer is )?(-?\d[\d.,]*)(?: ([a-z][a-z ]*))?", re.IGNORECASE
+)
+_BASE_WORDS = {
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+}
 _BASE = re.compile(rf"_\{{\(?({'|'.join(_BASE_WORDS)}|\d+)\)?\}}")
 _MODULUS = re.compile(
-    r"\(?(?:\\(?:pmod|bmod|mod|text\{modulo\}|text\{mod\})|(?<![a-zA-Z\\])mod) ?\{?(\d{1,9}|[a-z])\}?\)?\Z"
+    r"\(?(?:\\(?:pmod|bmod|mod|text\{modulo\}|text\{mod\})|(?<![a-zA-Z\\])mod)"
+    r" ?\{?(\d{1,9}|[a-z])\}?\)?\Z"
 )
 _REPEATING = re.compile(r"(\.\d*)(?:\((\d+)\)(?![\d(])|\\dot\{?(\d)\}?(?:(\d*)\\dot\{?(\d)\}?)?)")
 _POWER_IN_BRACKETS = re.compile(r"\^\s*\(([^(){}]*)\)")
-_CHOICES = re.compile(r"(?:\{\}|(?<![\w}]))[_^]\{(\w+)\}C_\{(\w+)\}|(?<![a-zA-Z\\])C_\{([^{}]*)\}\^\{([^{}]*)\}")
+_CHOICES = re.compile(
+    r"(?:\{\}|(?<![\w}]))[_^]\{(\w+)\}C_\{(\w+)\}|(?<![a-zA-Z\\])C_\{([^{}]*)\}\^\{([^{}]*)\}"
+)
 _OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
 _INTEGERS = r"([a-zA-Z])\\in(?:\\mathbb\{Z\}|Z)"
 _PARAMETER = re.compile(
@@ -124,7 +207,9 @@ _CONNECTIVE = re.compile(r"(?<![a-zA-Z\\{])(or|and)(?![a-zA-Z}])")
 _MIXED = re.compile(r"(?<![\d.\}])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d.])")
 _WORD = re.compile(r"(?<![a-zA-Z\\{])[a-zA-Z]{2,}(?:[ '-]{1,2}[a-zA-Z]{2,})*(?![a-zA-Z}])")
 _COMMA_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?:,\d{3})+)(?!\d|,\d)")
-_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d{1,40}(?:\.\d{3}){0,9})(?:,|\{,\})(\d{1,40})(?![\d,]|\.\d|\{,)")
+_DECIMAL_COMMA = re.compile(
+    r"(?<![\d.,])(\d{1,40}(?:\.\d{3}){0,9})(?:,|\{,\})(\d{1,40})(?![\d,]|\.\d|\{,)"
+)
 _SPACES = re.compile(r"\s+")
 _TIGHT = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|(?<=\d)(\s)\s*(?=\d)|\s+")
 _SCRIPT = re.compile(r"([\^_])\s*(-?\d+|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)")
@@ -132,19 +217,24 @@ _TEXT_INDEX = re.compile(r"_\s*(?:\\text\s*(?=\{)|(\{)\s*\\text\s*\{([^{}]*)\})"
 _PRIME = re.compile(r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![a-zA-Z]))")
 _ARGUMENT = r"(\d|[a-zA-Z]|\\(?!frac|sqrt|binom|text)[a-zA-Z]+)"
 _GROUP = r"\{(?>[^{}]|\{(?>[^{}]|\{(?>[^{}]|\{[^{}]*\})*\})*\})*\}"
-_PART = rf"((?>(?:\\(?!over(?![a-zA-Z])|choose(?![a-zA-Z]))[a-zA-Z]+|\\[^a-zA-Z]|[^\\{{}}]|{_GROUP})*))"
+_PART = (
+    rf"((?>(?:\\(?!over(?![a-zA-Z])|choose(?![a-zA-Z]))[a-zA-Z]+|\\[^a-zA-Z]|[^\\{{}}]|{_GROUP})*))"
+)
 _INFIX = re.compile(rf"\{{{_PART}\\(over|choose)(?![a-zA-Z]){_PART}\}}")
 _ROOT = re.compile(rf"\\sqrt(?![a-zA-Z])\s*(\[[^\[\]]*\])?\s*(\d+|\([^()]*\)|{_ARGUMENT})")
 _FIRST = re.compile(rf"\\(frac|binom)(?![a-zA-Z])\s*{_ARGUMENT}")
 _SECOND = re.compile(rf"(\\(?:frac|binom)\s*{_GROUP})\s*{_ARGUMENT}")
-_POWER = re.compile(rf"\^\s*(\\(?:frac|binom)\s*{_GROUP}\s*{_GROUP}|\\sqrt(?:\[[^\[\]]*\])?{_GROUP})")
+_POWER = re.compile(
+    rf"\^\s*(\\(?:frac|binom)\s*{_GROUP}\s*{_GROUP}|\\sqrt(?:\[[^\[\]]*\])?{_GROUP})"
+)
 
 
 def list_readings(gold: str, answer: str) -> list[tuple[str, str]]:
-    """Normalize both answers, once for each meaning that their commas may have, the likeliest first.
+    """Normalize both answers, once for each meaning that their commas may have, the likeliest
+    first.
 
-    ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both are decimal commas
-    where semicolons separate members.
+    ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both
+    are decimal commas where semicolons separate members.
     """
     found = [(normalize(gold), normalize(answer))]
     if _COMMA_THOUSANDS.search(gold) or _COMMA_THOUSANDS.search(answer):
@@ -168,7 +258,11 @@ def _text(match: re.Match[str]) -> str:
         content = content[1]
     if len(content) == 1 and content.isascii() and content.isalpha():
         before = match.string[: match.start()]
-        unit = content in _UNIT_LETTERS and _VALUE_BEFORE.search(before) or before.rstrip().endswith(r"{degrees}")
+        unit = (
+            content in _UNIT_LETTERS
+            and _VALUE_BEFORE.search(before)
+            or before.rstrip().endswith(r"{degrees}")
+        )
         return rf"\text{{{content}}}" if unit else f" {content} "
     if not any(character.isalpha() for character in content) or lower in NAMES:
         return f" {content} "
@@ -191,13 +285,18 @@ def _word(match: re.Match[str]) -> str:
 def _choices(match: re.Match[str]) -> str:
     """``{}_8C_3`` and ``C_{n+1}^2``; not ``C_1^2``, the square of a constant."""
     upper, lower, of, chosen = match.groups()
-    if of and of.isdigit() and (not chosen.isdigit() or int(of) < int(chosen) or len(of + chosen) > 9):
+    if (
+        of
+        and of.isdigit()
+        and (not chosen.isdigit() or int(of) < int(chosen) or len(of + chosen) > 9)
+    ):
         return match.group()
     return rf"\binom{{{upper or of}}}{{{lower or chosen}}}"
 
 
 def _drop_parameter(text: str) -> str:
-    r"""Leave ``k\in\mathbb{Z}`` out and name the integer ``k``: the letter alone says that it is any integer."""
+    r"""Leave ``k\in\mathbb{Z}`` out and name the integer ``k``: the letter alone says that it is
+    any integer."""
     match = _FAMILY.match(text) or _PARAMETER.search(text)
     if match is None:
         return text
@@ -211,18 +310,25 @@ def _drop_parameter(text: str) -> str:
 def _synonym(match: re.Match[str]) -> str:
     synonym = _SYNONYMS.get(match.group(1), match.group())
     # "\\leqx" is one command; "\\leq x" must not become one.
-    return synonym + " " if synonym != match.group() and synonym[0] == "\\" and synonym[-1].isalpha() else synonym
+    return (
+        synonym + " "
+        if synonym != match.group() and synonym[0] == "\\" and synonym[-1].isalpha()
+        else synonym
+    )
 
 
 def _change_outside_text(change: Callable[[str], str], text: str) -> str:
     """Apply ``change`` to what is not inside ``\\text{}``."""
     parts = _TEXT.split(text)
-    return "".join(change(part) if index % 2 == 0 else rf"\text{{{part}}}" for index, part in enumerate(parts))
+    return "".join(
+        change(part) if index % 2 == 0 else rf"\text{{{part}}}" for index, part in enumerate(parts)
+    )
 
 
 def _is_pair(match: re.Match[str]) -> bool:
     """Return whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
-    before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
+    before = match.string[: match.start()].rstrip(" -")
+    after = match.string[match.end() :].lstrip()
     return before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}"))
 
 
@@ -234,21 +340,29 @@ def _decimal_point(match: re.Match[str]) -> str:
 
 
 def _tighten(part: str) -> str:
-    """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
+    """Brace scripts and drop spaces, except between a command and a letter and between two
+    numbers."""
     part = _SCRIPT.sub(r"\1{\2}", _POWER_IN_BRACKETS.sub(r"^{\1}", part))
-    return _TIGHT.sub(lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part)
+    return _TIGHT.sub(
+        lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part
+    )
 
 
 def _signs(text: str) -> str:
     if text.isascii():
         return text
-    text = _SUPERSCRIPTS.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match.group())}}}", text)
-    text = _SUBSCRIPTS.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match.group())}}}", text)
+    text = _SUPERSCRIPTS.sub(
+        lambda match: f"^{{{unicodedata.normalize('NFKC', match.group())}}}", text
+    )
+    text = _SUBSCRIPTS.sub(
+        lambda match: f"_{{{unicodedata.normalize('NFKC', match.group())}}}", text
+    )
     return _CJK.sub(r"\\text{\g<0>}", text).translate(_CHARACTERS)
 
 
 def unify_notation(text: str) -> str:
-    """Any text, also a prompt, with signs and synonyms in one form, without commands for space and size."""
+    """Any text, also a prompt, with signs and synonyms in one form, without commands for space and
+    size."""
     text = _SIZE.sub(" ", _SPACING.sub(" ", _STAR.sub(r"\1}", _signs(text))))
     if "\\math" in text or "\\vec" in text or "\\hat" in text:
         text = _BASIS.sub(r"\\vec{\1\2\3}", _BLACKBOARD.sub(r"\\mathbb{\1\2}", text))
@@ -271,7 +385,9 @@ def _rewrite_rare(text: str) -> str:
     if "." in text:
         text = _REPEATING.sub(r"\1\\overline{\2\3\4\5}", text)
     if "_" in text or "^" in text:
-        text = _BASE.sub(lambda match: f"_{{{_BASE_WORDS.get(match.group(1), match.group(1))}}}", text)
+        text = _BASE.sub(
+            lambda match: f"_{{{_BASE_WORDS.get(match.group(1), match.group(1))}}}", text
+        )
         text = _CHOICES.sub(_choices, text)
     if "mod" in text:
         text = _MODULUS.sub(r"\\pmod{\1}", text)
@@ -279,28 +395,42 @@ def _rewrite_rare(text: str) -> str:
         text = _drop_parameter(text.replace(r"\in R", r"\in\mathbb{R}"))
     if "[" in text or "]" in text:
         # ]1,3[ is (1,3).
-        text = _OPEN_INTERVAL.sub(lambda m: {"]": "("}.get(m[1], m[1]) + m[2] + {"[": ")"}.get(m[3], m[3]), text)
+        text = _OPEN_INTERVAL.sub(
+            lambda m: {"]": "("}.get(m[1], m[1]) + m[2] + {"[": ")"}.get(m[3], m[3]), text
+        )
     return text
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:
-    """Return the surface form of an answer, not of a response; ``thousands``: ``1,000`` is a number, not a list."""
+    """Return the surface form of an answer, not of a response; ``thousands``: ``1,000`` is a
+    number, not a list."""
 
     def words_and_numbers(part: str) -> str:
         part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)
         part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
         if thousands:
-            part = _COMMA_THOUSANDS.sub(lambda m: m.group() if _is_pair(m) else m.group().replace(",", ""), part)
+            part = _COMMA_THOUSANDS.sub(
+                lambda m: m.group() if _is_pair(m) else m.group().replace(",", ""), part
+            )
         return _WORD.sub(_word, part)
 
     text = text.strip().rstrip("\\ ")
     if _PLAIN.fullmatch(text):
         return text
     if money := _MONEY.fullmatch(text.rstrip(".")):
-        text = f"{money.group(1)}{money.group(3)}\\text{{ {'euros' if money.group(2) == '€' else 'dollars'}}}"
-    text = _signs(text).replace("\\$", "").replace("\\!", "").replace("\\%", "%").replace("\\&", "&")
-    text = _NOT_EQUAL.sub(r"\\ne ", _GROUPED_DIGITS.sub(lambda match: match.group().replace("_", ""), text))
-    text = _MERIDIEM.sub(lambda match: rf"\text{{ {''.join(filter(None, match.groups())).lower()}m}}", text)
+        text = (
+            f"{money.group(1)}{money.group(3)}\\text{{"
+            f" {'euros' if money.group(2) == '€' else 'dollars'}}}"
+        )
+    text = (
+        _signs(text).replace("\\$", "").replace("\\!", "").replace("\\%", "%").replace("\\&", "&")
+    )
+    text = _NOT_EQUAL.sub(
+        r"\\ne ", _GROUPED_DIGITS.sub(lambda match: match.group().replace("_", ""), text)
+    )
+    text = _MERIDIEM.sub(
+        lambda match: rf"\text{{ {''.join(filter(None, match.groups())).lower()}m}}", text
+    )
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ")
     if "\\\\" in text:
         text = _ROW_SKIP.sub(r"\\\\", text)
@@ -313,12 +443,18 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         text = text.strip("*")
     text = _TEXT_INDEX.sub(r"_\1\2", unify_notation(text))
     text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)
-    text = _UNIT_FRACTION.sub(r"\\text{\1 per \2}", _RATIO_WORD.sub(":", _UNION.sub(r"\\cup ", text)))
+    text = _UNIT_FRACTION.sub(
+        r"\\text{\1 per \2}", _RATIO_WORD.sub(":", _UNION.sub(r"\\cup ", text))
+    )
     text = _CIRC.sub(r"\\text{degrees \1\2}", text).replace("degrees }", "degrees}")
-    text = _UNIT_PER_UNIT.sub(r"\1/\2}", _change_outside_text(words_and_numbers, _TEXT.sub(_text, text)))
+    text = _UNIT_PER_UNIT.sub(
+        r"\1/\2}", _change_outside_text(words_and_numbers, _TEXT.sub(_text, text))
+    )
     if "\\over" in text or "\\choose" in text:
         whole = _INFIX.fullmatch(f"{{{text}}}")
         text = whole.group() if whole else text
-        text = _INFIX.sub(lambda m: rf"\{'frac' if m[2] == 'over' else 'binom'}{{{m[1]}}}{{{m[3]}}}", text)
+        text = _INFIX.sub(
+            lambda m: rf"\{'frac' if m[2] == 'over' else 'binom'}{{{m[1]}}}{{{m[3]}}}", text
+        )
     text = _change_outside_text(_tighten, add_braces(text)).strip().rstrip(".,;:? ").lstrip(" :")
     return _rewrite_rare(text).replace(_ROW, "\\\\")

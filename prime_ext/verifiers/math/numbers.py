@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain numbers, read exactly. No floats, no ``eval``; up to :data:`MAX_DIGITS` digits, exponents of ten up to 999."""
+"""Plain numbers, read exactly. No floats, no ``eval``; up to :data:`MAX_DIGITS` digits, exponents
+of ten up to 999."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ class PlainNumber:
     """A rational number as it was written."""
 
     value: Fraction
-    places: int = 0  # digits after the point of a plain decimal with at least two significant digits
+    places: int = (
+        0  # digits after the point of a plain decimal with at least two significant digits
+    )
 
     @property
     def terminates(self) -> bool:
@@ -31,27 +34,46 @@ class PlainNumber:
         return pow(10, self.value.denominator.bit_length(), self.value.denominator) == 0
 
     def rounds_to(self, decimal: "PlainNumber") -> bool:
-        """Return whether ``decimal`` has places, and this number, which must not lie half way, rounds to it."""
+        """Return whether ``decimal`` has places, and this number, which must not lie half way,
+        rounds to it."""
         return decimal.places > 0 and abs(self.value - decimal.value) * 2 * 10**decimal.places < 1
 
 
 def read_number(text: str) -> PlainNumber | None:
     """Read a normalized number; None for anything else, too many digits or a division by zero.
 
-    Integers, decimals (also repeating ones, ``0.1\\overline{6}``), fractions of such, mixed numbers (``2\\frac{1}{3}``,
-    only if the fraction is proper, else it is a product), scientific notation (``4\\cdot10^{5}``, ``4e5``).
+    Integers, decimals (also repeating ones, ``0.1\\overline{6}``), fractions of such, mixed numbers
+    (``2\\frac{1}{3}``, only if the fraction is proper, else it is a product), scientific notation
+    (``4\\cdot10^{5}``, ``4e5``).
     """
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_DIGITS and text.isascii() else None
     if match is None:
         return None
-    sign, decimal, start, rest, cycle, whole, above, below, over, under, factor, power, lead, exponent = match.groups()
+    (
+        sign,
+        decimal,
+        start,
+        rest,
+        cycle,
+        whole,
+        above,
+        below,
+        over,
+        under,
+        factor,
+        power,
+        lead,
+        exponent,
+    ) = match.groups()
     places = 0
     if decimal:
         value = Fraction(decimal)
         if "." in decimal and len(decimal.replace(".", "").lstrip("0")) >= 2:
             places = len(decimal.partition(".")[2])
     elif cycle:
-        value = Fraction(f"{start or 0}.{rest}") + Fraction(int(cycle), 10 ** len(rest) * (10 ** len(cycle) - 1))
+        value = Fraction(f"{start or 0}.{rest}") + Fraction(
+            int(cycle), 10 ** len(rest) * (10 ** len(cycle) - 1)
+        )
     elif above or over:
         divisor = Fraction(below or under)
         if divisor == 0:

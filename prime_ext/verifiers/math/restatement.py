@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Detection of right answers that only repeat the problem: ``\boxed{2+3*4}`` for the prompt "Compute ``2+3*4``".
+r"""Detection of right answers that only repeat the problem: ``\boxed{2+3*4}`` for the prompt
+"Compute ``2+3*4``".
 
 What counts: docs/reference/verifier_rules.md.
 """
@@ -11,14 +12,19 @@ from collections.abc import Iterator
 from prime_ext.verifiers.math.normalize import add_braces, normalize, unify_notation
 from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
 
-_OPERATION = re.compile(r"[+*/^!|=<>&:-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil")
+_OPERATION = re.compile(
+    r"[+*/^!|=<>&:-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil"
+)
 _FRACTION = re.compile(r"(\d+)/(\d+)")
 _IGNORED = re.compile(r"\\?[{}()\[\]$]|\\(?:frac|text|pmod)?")
-_SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<=\d)\s+(?=[a-zA-Z])")
+_SPACES = re.compile(
+    r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<=\d)\s+(?=[a-zA-Z])"
+)
 
 
 def restatement(answer: str, gold: str, prompt: str) -> str | None:
-    """Return the expression that restates the problem, None without one. The answer is right, so not too complex."""
+    """Return the expression that restates the problem, None without one. The answer is right, so
+    not too complex."""
     wanted = set(_texts(gold))
     asked = _strip_notation(prompt)
     for text in _texts(answer):
@@ -28,7 +34,10 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
             continue
         if fraction and math.gcd(int(fraction.group(1)), int(fraction.group(2))) == 1:
             continue
-        if re.search(rf"(?<![\d.])(?<![a-zA-Z](?=[a-zA-Z])){re.escape(bare)}(?!\d|\.\d|(?<=[a-zA-Z])[a-zA-Z])", asked):
+        if re.search(
+            rf"(?<![\d.])(?<![a-zA-Z](?=[a-zA-Z])){re.escape(bare)}(?!\d|\.\d|(?<=[a-zA-Z])[a-zA-Z])",
+            asked,
+        ):
             return text
     return None
 
@@ -41,7 +50,8 @@ def _texts(answer: str) -> Iterator[str]:
 
 
 def expressions(node: Node) -> Iterator[str]:
-    """Yield the expressions of an answer: of a list those of its members, and equations and relations as a whole."""
+    """Yield the expressions of an answer: of a list those of its members, and equations and
+    relations as a whole."""
     if isinstance(node, Leaf):
         yield node.text
     elif isinstance(node, Group):
@@ -51,10 +61,21 @@ def expressions(node: Node) -> Iterator[str]:
         yield "=".join(node.sides)
         yield from expressions(node.value)
     elif isinstance(node, Relation):
-        yield "".join(side + operator for side, operator in zip(node.sides, (*node.operators, ""), strict=True))
+        yield "".join(
+            side + operator
+            for side, operator in zip(node.sides, (*node.operators, ""), strict=True)
+        )
 
 
 def _strip_notation(text: str) -> str:
-    text = re.sub(r"_\{?(\w)\}? ?(?=\d)", r"_{\1} ", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", " ".join(text.split())))
-    text = add_braces(unify_notation(text)).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
+    text = re.sub(
+        r"_\{?(\w)\}? ?(?=\d)",
+        r"_{\1} ",
+        re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", " ".join(text.split())),
+    )
+    text = (
+        add_braces(unify_notation(text))
+        .replace("\\cdot", "*")
+        .replace("\\text{degrees}", "^\\circ")
+    )
     return _SPACES.sub("", _IGNORED.sub("", re.sub(r"\}\s*\{", "/", text)))

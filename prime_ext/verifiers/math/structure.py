@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of normalized answers: numbers, words, lists, tuples, sets, intervals, unions, matrices, equations.
+"""Trees of normalized answers: numbers, words, lists, tuples, sets, intervals, unions, matrices,
+equations.
 
 What each form means: docs/reference/verifier_rules.md.
 """
@@ -12,19 +13,38 @@ from itertools import accumulate
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
-_OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, "\\begin": 1, ")": -1, "]": -1, "}": -1, "\\}": -1, "\\end": -1}
+_OPEN = {
+    "(": 1,
+    "[": 1,
+    "{": 1,
+    "\\{": 1,
+    "\\begin": 1,
+    ")": -1,
+    "]": -1,
+    "}": -1,
+    "\\}": -1,
+    "\\end": -1,
+}
 _OR = frozenset(["\\lor", "\\vee"])
 _RELATIONS = frozenset(["=", "<", ">", "\\le", "\\ge", "\\ne", "\\in", "\\approx"])
 _CONSTANTS = frozenset(["\\pi", "\\infty", "e", "\\emptyset"])
 _ORDER = {"<": ("<", False), "\\le": ("<", True), ">": (">", False), "\\ge": (">", True)}
-_MATRIX = re.compile(r"(?s)\\begin\{([pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}")
+_MATRIX = re.compile(
+    r"(?s)\\begin\{([pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}"
+)
 _SYSTEM = "cases|aligned|align|gathered|gather|split|equation|array"
 _ROWS = re.compile(rf"(?s)(?:\\\{{)?\\begin\{{({_SYSTEM})\}}(?:\{{[clr|]*\}})?(.*)\\end\{{\1\}}")
 _SCALED = re.compile(r"(?s)((?:(?!\\begin).)+?)(?:\\cdot)?(\\begin.*)")
 _CONDITION = re.compile(r"\A(?:,|\\text\{\s*(?:,?\s*(?:if|for|when|where|as))?\s*\})*|,\Z")
-_REALS = re.compile(r"(?i)\\text\{(?:the )?(?:set of )?(?:all )?reals?(?: numbers?)?\.?\}|\\mathbb\{R\}")
-_EMPTY = re.compile(r"\\\{\\\}|\\emptyset|\\text\{(?:the )?(?:empty set|no (?:real )?solutions?)\.?\}", re.I)
-_ALL_BUT = re.compile(r"\\text\{all reals?(?: numbers?)? (?:except|but|other than)(?: for)?\}(?:[a-z]=)?(?=.)", re.I)
+_REALS = re.compile(
+    r"(?i)\\text\{(?:the )?(?:set of )?(?:all )?reals?(?: numbers?)?\.?\}|\\mathbb\{R\}"
+)
+_EMPTY = re.compile(
+    r"\\\{\\\}|\\emptyset|\\text\{(?:the )?(?:empty set|no (?:real )?solutions?)\.?\}", re.I
+)
+_ALL_BUT = re.compile(
+    r"\\text\{all reals?(?: numbers?)? (?:except|but|other than)(?: for)?\}(?:[a-z]=)?(?=.)", re.I
+)
 _FORMULA = re.compile(r"(?:[a-zA-Z() ]|\\(?:neg|lnot|vee|wedge)(?![a-zA-Z]))+")
 _PARTS = re.compile(r"[,;]?\(([a-z])\)")
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\\text\{\s*([ap])\.?\s?m\.?\s*\})?", re.I)
@@ -42,13 +62,22 @@ _POINT = re.compile(r"\A[A-Z](?:_\{\w+\}|')*(?=\(.*,.*\)\Z)")
 _TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\^\{(?:T|\\top|\\text\{T\})\}")
 _COMPONENT = re.compile(r"([+-]?)((?:[^+\-(]|\([^()]*\))*?)(?:\\cdot)?\\vec\{([ijk])\}")
 _CONGRUENCE = re.compile(r"(?:.+?\\equiv ?)?(.+?)\\pmod\{(\w+)\}")
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_SCALES = {
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+}
 _ONLY_TEXT = re.compile(r"(?:\\text\{[^{}]*\})+")
 _UNIT = re.compile(r"(?:(?:/|\\cdot)?\\text\{[^{}\d]*\}(?:\^\{-?\d\})?)+\Z")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _TEXT_LIST = re.compile(r"[,;]|\b(?:and|or)\b|&")
 TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
-_NOT_UNITS = frozenset("or and not no if for when to than is nor either but maybe except otherwise where with".split())
+_NOT_UNITS = frozenset(
+    "or and not no if for when to than is nor either but maybe except otherwise where with".split()
+)
 VARIABLE = re.compile(r"(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_\{[^{}]*\})?'*")
 NAME = re.compile(
     r"(?:[a-zA-Z]|\\[a-zA-Z]+|\\text\{[^{}]*\})(?:_\{[^{}]*\}|'|\^\{-1\})*(?:\([a-zA-Z,]*\))?|\([a-zA-Z](?:,[a-zA-Z])+\)"
@@ -74,10 +103,11 @@ class Words:
 
 @dataclass(frozen=True)
 class Group:
-    """Several answers: list, tuple, interval (from inequalities), set, union, ratio, matrix, congruence with modulus.
+    """Several answers: list, tuple, interval (from inequalities), set, union, ratio, matrix,
+    congruence with modulus.
 
-    ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a matrix; ``name`` and
-    ``relation`` are the variable and the whole of an inequality.
+    ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a
+    matrix; ``name`` and ``relation`` are the variable and the whole of an inequality.
     """
 
     kind: str
@@ -109,10 +139,13 @@ Node = Leaf | Words | Group | Equation | Relation
 
 
 def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
-    """Split at separators outside of all brackets. Return the parts and the separators between them."""
+    """Split at separators outside of all brackets. Return the parts and the separators between
+    them."""
     if not any(separator in text for separator in separators):
         return [text.strip()], []
-    parts, found, depth = [""], [], 0
+    parts = [""]
+    found = []
+    depth = 0
     for token in _TOKEN.findall(text):
         depth += _OPEN.get(token, 0)
         if depth <= 0 and token in separators:
@@ -124,7 +157,8 @@ def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
 
 
 def _unwrap(text: str) -> tuple[str, str, str]:
-    """Return the left bracket, what is inside, and the right one; no brackets if they do not go round all of it."""
+    """Return the left bracket, what is inside, and the right one; no brackets if they do not go
+    round all of it."""
     whole = text.startswith(("(", "[", "{", "\\{")) and text.endswith((")", "]", "}"))
     tokens = _TOKEN.findall(text) if whole else []
     depths = list(accumulate(_OPEN.get(token, 0) for token in tokens))
@@ -134,15 +168,20 @@ def _unwrap(text: str) -> tuple[str, str, str]:
 
 
 def read_answer(text: str) -> Node:
-    """Read a normalized answer. Its nesting must be within the limits of complexity, for this is recursive."""
+    """Read a normalized answer. Its nesting must be within the limits of complexity, for this is
+    recursive."""
     text = _strip(text)
     if _MONTH.search(text):
         return Words(" ".join(re.findall(r"[a-z]+|[0-9]+", text.replace("\\text", "").lower())))
     if rows := _ROWS.fullmatch(text):
-        if (rows.group(1) == "cases" or text.startswith("\\{")) and (pieces := _read_pieces(rows.group(2))):
+        if (rows.group(1) == "cases" or text.startswith("\\{")) and (
+            pieces := _read_pieces(rows.group(2))
+        ):
             return pieces
         if rows.group(1) != "array" or text.startswith("\\{"):
-            return read_answer(",".join(row.strip(" ,.;") for row in rows.group(2).replace("&", "").split("\\\\")))
+            return read_answer(
+                ",".join(row.strip(" ,.;") for row in rows.group(2).replace("&", "").split("\\\\"))
+            )
     if text.startswith("(a)") and "(b)" in text:
         text = _PARTS.sub(r",\1=", text)
     if _FORMULA.fullmatch(text) and re.search(r"\\(?:vee|wedge)", text):
@@ -164,22 +203,32 @@ def _read_pieces(content: str) -> Group | None:
     rows = [split(row, frozenset("&"))[0] for row in content.strip("\\ ").split("\\\\")]
     if any(len(row) != 2 or row[1][:1] in "=<>" for row in rows):
         return None
-    cells = [_CONDITION.sub("", _CONDITION.sub("", cell.rstrip(".;"))) for row in rows for cell in row]
+    cells = [
+        _CONDITION.sub("", _CONDITION.sub("", cell.rstrip(".;"))) for row in rows for cell in row
+    ]
     return Group("matrix", tuple(map(read_answer, cells)), columns=2)
 
 
 def read_names(node: "Node") -> "dict[str, Node]":
-    """Return the values of a list of equations ``x=1,y=2`` by name; nothing if it is another list."""
+    """Return the values of a list of equations ``x=1,y=2`` by name; nothing if it is another
+    list."""
     if not (isinstance(node, Group) and node.kind == "list"):
         return {}
-    values = {item.sides[0]: item.value for item in node.items if isinstance(item, Equation) and len(item.sides) == 2}
+    values = {
+        item.sides[0]: item.value
+        for item in node.items
+        if isinstance(item, Equation) and len(item.sides) == 2
+    }
     return values if len(values) == len(node.items) and all(map(NAME.fullmatch, values)) else {}
 
 
 def _solution(node: "Node") -> "Node":
-    """``x=1,y=2`` as one of several solutions: the pair of its values, in the order of the names."""
+    """``x=1,y=2`` as one of several solutions: the pair of its values, in the order of the
+    names."""
     values = read_names(node)
-    return Group("tuple", tuple(values[name] for name in sorted(values)), "(", ")") if values else node
+    return (
+        Group("tuple", tuple(values[name] for name in sorted(values)), "(", ")") if values else node
+    )
 
 
 def _intersection(items: Iterable["Node"]) -> "Node | None":
@@ -224,9 +273,13 @@ def _read_one(text: str) -> Node:
     if _EMPTY.fullmatch(text):
         return Leaf("\\emptyset")
     if _ONLY_TEXT.fullmatch(text):
-        parts = [part for part in _TEXT_LIST.split("".join(_TEXT.findall(text))) if part.strip(" ()")]
+        parts = [
+            part for part in _TEXT_LIST.split("".join(_TEXT.findall(text))) if part.strip(" ()")
+        ]
         if len(parts) > 1:
-            return Group("list", tuple(_read_one(rf"\text{{{part.strip(' ()')}}}") for part in parts))
+            return Group(
+                "list", tuple(_read_one(rf"\text{{{part.strip(' ()')}}}") for part in parts)
+            )
         words = re.sub(r"[^a-z0-9]+", " ", " ".join(_TEXT.findall(text)).lower()).strip()
         return Leaf(_TEXT.findall(text)[0].strip()) if len(words) == 1 else Words(words)
     parts, found = split(text, frozenset(["\\cup"]))
@@ -247,8 +300,13 @@ def _read_one(text: str) -> Node:
     matrix = _MATRIX.fullmatch(scaled.group(2) if scaled else text)
     if matrix is not None and "\\begin" not in matrix.group(2):
         return _read_matrix(text, matrix.group(2), scaled.group(1) if scaled else "")
-    if (components := list(_COMPONENT.finditer(text))) and "".join(part.group() for part in components) == text:
-        sizes = {name: sign.strip("+") + (size or "1") for sign, size, name in (part.groups() for part in components)}
+    if (components := list(_COMPONENT.finditer(text))) and "".join(
+        part.group() for part in components
+    ) == text:
+        sizes = {
+            name: sign.strip("+") + (size or "1")
+            for sign, size, name in (part.groups() for part in components)
+        }
         names = "ijk" if "k" in sizes else "ij"
         return Group("tuple", tuple(read_answer(sizes.get(name, "0")) for name in names), "(", ")")
     if (clock := _CLOCK.fullmatch(text)) and (clock.group(2) or clock.group(3)):
@@ -268,7 +326,8 @@ def _read_one(text: str) -> Node:
 
 
 def _read_ratio(terms: list[Leaf]) -> Node:
-    """Divide by the last term, so that proportional ratios are the same and one of two terms is a fraction."""
+    """Divide by the last term, so that proportional ratios are the same and one of two terms is a
+    fraction."""
     values = [term.number.value for term in terms if term.number]
     if len(values) < len(terms) or values[-1] == 0:
         return Group("ratio", tuple(terms))
@@ -287,14 +346,26 @@ def _read_brackets(text: str) -> Node | None:
         (name, *_), (bar, *_) = conditions
         condition = read_answer(inside[len(name) + len(bar) :])
         name = name.removesuffix("\\in\\mathbb{R}")
-        return condition if NAME.fullmatch(name) and isinstance(condition, Group | Relation) else None
+        return (
+            condition if NAME.fullmatch(name) and isinstance(condition, Group | Relation) else None
+        )
     parts, _ = split(inside, frozenset([",", ";"]))
     if len(parts) > 1:
         items = [read_answer(part) for part in parts]
-        rows = [item.items for item in items if isinstance(item, Group) and item.left + item.right == "[]"]
+        rows = [
+            item.items
+            for item in items
+            if isinstance(item, Group) and item.left + item.right == "[]"
+        ]
         if left == "[" and len(rows) == len(items) and len({len(row) for row in rows}) == 1:
-            return Group("matrix", tuple(cell for row in rows for cell in row), columns=len(rows[0]))
-        return Group(kind, _flatten(items) if kind == "set" else tuple(items), left, right) if all(parts) else None
+            return Group(
+                "matrix", tuple(cell for row in rows for cell in row), columns=len(rows[0])
+            )
+        return (
+            Group(kind, _flatten(items) if kind == "set" else tuple(items), left, right)
+            if all(parts)
+            else None
+        )
     if left + right in ("(]", "[)") or not inside:
         return None
     inner = read_answer(inside)
@@ -310,7 +381,11 @@ def _read_matrix(text: str, content: str, factor: str = "") -> Node:
     if not rows or len({len(row) for row in rows}) != 1 or not all(all(row) for row in rows):
         return Leaf(text)
     cells = [f"({factor})\\cdot({cell})" if factor else cell for row in rows for cell in row]
-    return Group("matrix", tuple(map(read_answer, cells)), columns=len(rows[0])) if cells[1:] else read_answer(cells[0])
+    return (
+        Group("matrix", tuple(map(read_answer, cells)), columns=len(rows[0]))
+        if cells[1:]
+        else read_answer(cells[0])
+    )
 
 
 def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
@@ -322,7 +397,9 @@ def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
     if operators == ["="] and not sides[0]:
         return read_answer(sides[1])
     if "\\in" in operators:
-        element = operators == ["\\in"] and (not sides[0] or NAME.fullmatch(sides[0]) and sides[0] not in _CONSTANTS)
+        element = operators == ["\\in"] and (
+            not sides[0] or NAME.fullmatch(sides[0]) and sides[0] not in _CONSTANTS
+        )
         return read_answer(sides[1]) if element else Leaf(text)
     if operators == ["\\ne"] and sides[1].count("\\pm") == 1:
         return Group("list", tuple(_read_one(text.replace("\\pm", sign)) for sign in ("", "-")))
@@ -333,37 +410,50 @@ def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
 
 
 def _read_interval(relation: Relation) -> Group | None:
-    sides, orders = list(relation.sides), [_ORDER.get(operator, ("", False)) for operator in relation.operators]
-    ways, closed = {way for way, _ in orders}, [closed for _, closed in orders]
+    sides = list(relation.sides)
+    orders = [_ORDER.get(operator, ("", False)) for operator in relation.operators]
+    ways = {way for way, _ in orders}
+    closed = [closed for _, closed in orders]
     if ways not in ({"<"}, {">"}) or not all(sides):
         return None
     if ways == {">"}:
-        sides, closed = sides[::-1], closed[::-1]
-    places = [index for index, side in enumerate(sides) if NAME.fullmatch(side) and side not in _CONSTANTS]
+        sides = sides[::-1]
+        closed = closed[::-1]
+    places = [
+        index for index, side in enumerate(sides) if NAME.fullmatch(side) and side not in _CONSTANTS
+    ]
     if len(sides) == 2 and places == [0]:
-        sides, closed, places = ["-\\infty", *sides], [False, *closed], [1]
+        sides = ["-\\infty", *sides]
+        closed = [False, *closed]
+        places = [1]
     elif len(sides) == 2:
-        sides, closed = [*sides, "\\infty"], [*closed, False]
+        sides = [*sides, "\\infty"]
+        closed = [*closed, False]
     if len(sides) != 3 or places != [1]:
         return None
     low, name, high = sides
     if name in low.replace("\\infty", "") or name in high.replace("\\infty", ""):
         return None
     brackets = "[" if closed[0] else "(", "]" if closed[1] else ")"
-    return Group("interval", (read_answer(low), read_answer(high)), *brackets, name=name, relation=relation)
+    return Group(
+        "interval", (read_answer(low), read_answer(high)), *brackets, name=name, relation=relation
+    )
 
 
 def _leaf(text: str) -> Leaf:
     text = _strip(text).removeprefix("+")
     angle = text.endswith("\\text{degrees}") and TRIGONOMETRIC.search(text)
     found = None if angle or text.startswith("\\text") else _UNIT.search(text, 1)
-    unit, scale = None, 1
+    unit = None
+    scale = 1
     if found and not text[: found.start()].isalpha():
         words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(found.group())).lower())
         if len(words) <= 5 and not _NOT_UNITS & set(words):
-            unit, text = found.group(), text[: found.start()]
+            unit = found.group()
+            text = text[: found.start()]
             if words[:1] == ["factorial"]:
-                text, unit = f"({text})!", None
+                text = f"({text})!"
+                unit = None
             while words and words[0] in _SCALES:
                 scale *= _SCALES[words.pop(0)]
                 unit = rf"\text{{{' '.join(words)}}}"
@@ -374,5 +464,6 @@ def _leaf(text: str) -> Leaf:
         text = inside
     number = read_number(text)
     if scale > 1:
-        text, number = f"({text})\\cdot{scale}", PlainNumber(number.value * scale) if number else None
+        text = f"({text})\\cdot{scale}"
+        number = PlainNumber(number.value * scale) if number else None
     return Leaf(text, number, percent, unit)

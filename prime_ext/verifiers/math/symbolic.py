@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computer algebra, in the worker only: it decides whether a prediction equals the gold answer.
 
-math-verify's parser reads LaTeX with a grammar; nothing here evaluates model text as Python. Expressions are compared
-at random points, equations and inequalities by proportion, the rest by math-verify: docs/reference/verifier_rules.md.
+math-verify's parser reads LaTeX with a grammar; nothing here evaluates model text as Python.
+Expressions are compared at random points, equations and inequalities by proportion, the rest by
+math-verify: docs/reference/verifier_rules.md.
 """
 
 import logging
@@ -26,7 +27,15 @@ from sympy.core.cache import clear_cache
 from prime_ext.verifiers.math.answer_comparison import compare
 from prime_ext.verifiers.math.normalize import NAMES, list_readings
 from prime_ext.verifiers.math.numbers import PlainNumber
-from prime_ext.verifiers.math.structure import TRIGONOMETRIC, Equation, Group, Leaf, Node, Relation, read_answer
+from prime_ext.verifiers.math.structure import (
+    TRIGONOMETRIC,
+    Equation,
+    Group,
+    Leaf,
+    Node,
+    Relation,
+    read_answer,
+)
 
 POINTS = 6
 PRECISION = 50
@@ -41,7 +50,9 @@ _CLEAR_CACHE_EVERY = 200
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
-_PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)|(?<![a-zA-Z\\].)(?<=[a-eij-oq-zA-EI-OR-Z])(?=\()")
+_PRODUCT = re.compile(
+    r"(?<=[\d)])(?=\()|(?<=\))(?=\d)|(?<![a-zA-Z\\].)(?<=[a-eij-oq-zA-EI-OR-Z])(?=\()"
+)
 _MIXED = re.compile(r"(?<=\d)\\frac\{(\d+)\}\{(\d+)\}")
 # The value of a function, not a product.
 _CALL = re.compile(r"(?<![a-zA-Z\\])([a-df-hj-zA-Z])\((-?\d+|[a-zA-Z])\)")
@@ -53,8 +64,8 @@ _NAME = re.compile(
 )
 # Commands that mean something to the grammar; all others are names.
 _MEANINGS = NAMES - {"infinity", "floor", "ceil"} | frozenset(
-    "lfloor rfloor lceil rceil min max det sum prod int lim pi cdot pm mp cup cap setminus le ge ne in approx mathbb "
-    "emptyset begin end circ mod rightarrow".split()
+    "lfloor rfloor lceil rceil min max det sum prod int lim pi cdot pm mp cup cap setminus le ge ne"
+    " in approx mathbb emptyset begin end circ mod rightarrow".split()
 )
 _SET = re.compile(r"\A[(\[].*,|mathbb|emptyset|setminus|cap|\\\{")
 _SET_OR_RELATION = re.compile(
@@ -70,7 +81,8 @@ class Unparsable(Exception):
 
 
 def _latex(text: str) -> str:
-    """Rewrite what the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is one symbol."""
+    """Rewrite what the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is
+    one symbol."""
     if "\\text{degrees}" in text:
         text = text.replace("\\text{degrees}", "^{\\circ}" if TRIGONOMETRIC.search(text) else "")
     text = _CALL.sub(r"\\text{\1 at \2}", text)
@@ -79,7 +91,8 @@ def _latex(text: str) -> str:
 
 
 def _name_variable(match: re.Match[str]) -> str:
-    """Letters with subscripts, primes or accents, and commands without a meaning, as math-verify's ``\\variable{}``."""
+    """Letters with subscripts, primes or accents, and commands without a meaning, as math-verify's
+    ``\\variable{}``."""
     command, power = match.groups(default="")
     name = match.group().removesuffix("^")
     if command in _MEANINGS and name != "\\pi":
@@ -91,7 +104,8 @@ def _name_variable(match: re.Match[str]) -> str:
 
 
 def _rewrite_mixed(match: re.Match[str]) -> str:
-    above, below = int(match.group(1)), int(match.group(2))
+    above = int(match.group(1))
+    below = int(match.group(2))
     return match.group() if above < below else rf"\cdot\frac{{{above}}}{{{below}}}"
 
 
@@ -103,13 +117,15 @@ class _Reader(_Latex2Sympy):
         self._mode = mode
 
     def create_parser(self, latex_str: str) -> Any:
-        """Set ANTLR's mode: SLL fails on some input that LL accepts, but what it reads it reads alike."""
+        """Set ANTLR's mode: SLL fails on some input that LL accepts, but what it reads it reads
+        alike."""
         parser = super().create_parser(latex_str)
         parser._interp.predictionMode = self._mode
         return parser
 
     def parse(self, text: str) -> Any:
-        """Read one expression as such: the grammar's entry rule, which tells sets from it, looks ahead through all."""
+        """Read one expression as such: the grammar's entry rule, which tells sets from it, looks
+        ahead through all."""
         if not _SET_OR_RELATION.search(text):
             parser = self.create_parser(text)
             try:
@@ -122,12 +138,19 @@ class _Reader(_Latex2Sympy):
 
     def convert_func(self, func: Any) -> Any:
         """Odd roots of negative numbers are real; the base class takes the principal root."""
-        base, degree = (self.convert_expr(part) if part else sympy.S.One for part in (func.base, func.root))
+        base, degree = (
+            self.convert_expr(part) if part else sympy.S.One for part in (func.base, func.root)
+        )
         odd = func.FUNC_SQRT() and degree.is_odd and base.is_Rational and base < 0
-        return -sympy.root(-base, degree, evaluate=False) if odd and func.root else super().convert_func(func)
+        return (
+            -sympy.root(-base, degree, evaluate=False)
+            if odd and func.root
+            else super().convert_func(func)
+        )
 
     def parse_number(self, text: str) -> sympy.Rational:
-        """Read a number exactly. The base class hands it to sympify, which evaluates Python, slowly, to a float."""
+        """Read a number exactly. The base class hands it to sympify, which evaluates Python,
+        slowly, to a float."""
         return sympy.Rational(Fraction(text.replace(",", "")))
 
 
@@ -154,13 +177,17 @@ def parse(text: str) -> Any:
 
 
 def warm_up() -> None:
-    """Let the parser build its tables and sympy its lazy imports, which takes the first expressions a second."""
-    for text in r"\frac{\sqrt{3}+1}{2} x^{2}-2x+1 2\pi r (x+1)(x-y) e^{-x}\ln2 \sin^{2}x -n!+a_{1}".split():
+    """Let the parser build its tables and sympy its lazy imports, which takes the first expressions
+    a second."""
+    for text in (
+        r"\frac{\sqrt{3}+1}{2} x^{2}-2x+1 2\pi r (x+1)(x-y) e^{-x}\ln2 \sin^{2}x -n!+a_{1}".split()
+    ):
         judge(text, text + "+1")
 
 
 def judge(gold: str, answer: str) -> tuple[str, str]:
-    """Return ``correct``, ``wrong`` or ``error`` (gold answer unreadable) and the reason, for answers as extracted."""
+    """Return ``correct``, ``wrong`` or ``error`` (gold answer unreadable) and the reason, for
+    answers as extracted."""
     if next(_calls) % _CLEAR_CACHE_EVERY == 0:
         parse.cache_clear()
         clear_cache()
@@ -172,17 +199,23 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
                 return "correct", "algebra: equal"
         except Unparsable as error:
             unreadable.append(f"the gold answer cannot be read: {error}")
-    return ("error", unreadable[0]) if len(unreadable) == len(pairs) else ("wrong", "algebra: not equal")
+    return (
+        ("error", unreadable[0])
+        if len(unreadable) == len(pairs)
+        else ("wrong", "algebra: not equal")
+    )
 
 
 def leaf(gold: Node, answer: Node) -> bool:
-    """Compare leaves and always decide. Raises Unparsable: the gold answer is not understood and decides nothing."""
+    """Compare leaves and always decide. Raises Unparsable: the gold answer is not understood and
+    decides nothing."""
     try:
         wanted, links = _parse_node(gold)
     except Unparsable:
         if isinstance(gold, Leaf):
             raise
-        # A tuple, or an equation of a quantity that algebra does not know: the prediction is of another kind.
+        # A tuple, or an equation of a quantity that algebra does not know: the prediction is of
+        # another kind.
         return False
     try:
         given, other_links = _parse_node(answer)
@@ -201,7 +234,8 @@ def leaf(gold: Node, answer: Node) -> bool:
 
 
 def _parse_node(node: Node) -> tuple[Any, list[_Link]]:
-    """Return what sympy compares, and the links that a chain consists of; of an equation only the last."""
+    """Return what sympy compares, and the links that a chain consists of; of an equation only the
+    last."""
     if isinstance(node, Leaf) and node.number:
         return sympy.Rational(node.number.value), []
     chain = node.relation if isinstance(node, Group) else node
@@ -210,12 +244,18 @@ def _parse_node(node: Node) -> tuple[Any, list[_Link]]:
     if not isinstance(chain, Relation):
         return parse(to_latex(node)), []
     sides = [parse(side) for side in chain.sides]
-    if not _RELATIONS.keys() >= set(chain.operators) or not all(isinstance(side, sympy.Expr) for side in sides):
+    if not _RELATIONS.keys() >= set(chain.operators) or not all(
+        isinstance(side, sympy.Expr) for side in sides
+    ):
         raise Unparsable("a relation that is not between expressions")
-    links = [(operator, *pair) for operator, pair in zip(chain.operators, pairwise(sides), strict=True)]
+    links = [
+        (operator, *pair) for operator, pair in zip(chain.operators, pairwise(sides), strict=True)
+    ]
     if isinstance(node, Group):
         return parse(to_latex(node)), links
-    relations = [_RELATIONS[operator](left, right, evaluate=False) for operator, left, right in links]
+    relations = [
+        _RELATIONS[operator](left, right, evaluate=False) for operator, left, right in links
+    ]
     return relations[0] if len(relations) == 1 else And(*relations), links
 
 
@@ -223,7 +263,13 @@ def to_latex(node: Node) -> str:
     """Write a tree as LaTeX that the parser reads as the same set or expression."""
     if isinstance(node, Leaf):
         return node.text
-    if not isinstance(node, Group) or node.kind not in ("union", "tuple", "interval", "set", "ratio"):
+    if not isinstance(node, Group) or node.kind not in (
+        "union",
+        "tuple",
+        "interval",
+        "set",
+        "ratio",
+    ):
         raise Unparsable(f"no expression: {type(node).__name__}")
     items = [to_latex(item) for item in node.items]
     if node.kind == "union":
@@ -237,26 +283,39 @@ def to_latex(node: Node) -> str:
 
 
 def _points(*sides: Any) -> list[dict[sympy.Symbol, sympy.Expr]]:
-    symbols = sorted(set().union(*(side.free_symbols for side in sides)), key=lambda symbol: symbol.name)
+    symbols = sorted(
+        set().union(*(side.free_symbols for side in sides)), key=lambda symbol: symbol.name
+    )
     scales = _WIDE_SCALES if any(side.has(*_STEPPED) for side in sides) else (2,) * POINTS
     generator = random.Random(len(symbols))
 
     def value(symbol: sympy.Symbol, scale: int) -> sympy.Expr:
-        return sympy.I if symbol.name == "i" else sympy.Rational(generator.randrange(-4000, 4000) * scale + 1, 2003)
+        return (
+            sympy.I
+            if symbol.name == "i"
+            else sympy.Rational(generator.randrange(-4000, 4000) * scale + 1, 2003)
+        )
 
     one = all(symbol.name == "i" for symbol in symbols)
-    return [{symbol: value(symbol, scale) for symbol in symbols} for scale in (scales[:1] if one else scales)]
+    return [
+        {symbol: value(symbol, scale) for symbol in symbols}
+        for scale in (scales[:1] if one else scales)
+    ]
 
 
-def _value(expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: int = PRECISION) -> Any:
-    """Return the real and imaginary part of the value, None if it is infinite, undefined or not a number."""
+def _value(
+    expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: int = PRECISION
+) -> Any:
+    """Return the real and imaginary part of the value, None if it is infinite, undefined or not a
+    number."""
     value = expression.evalf(precision, subs=point, maxn=10 * precision)
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         return None
     parts = value.as_real_imag()
     if not all(part.is_Number for part in parts):
         return None
-    # A float of one bit is what evalf makes of a zero that it cannot tell from a small number, as in \\cos 90^\\circ.
+    # A float of one bit is what evalf makes of a zero that it cannot tell from a small number, as
+    # in \\cos 90^\\circ.
     return tuple(sympy.S.Zero if getattr(part, "_prec", 0) == 1 else part for part in parts)
 
 
@@ -267,11 +326,13 @@ def _is_close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
 
 
 def _compare_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) -> bool | None:
-    """Compare two values, None if both are undefined. Large ones also to their unit digit: 2^100-2 is not 2^100-3.
+    """Compare two values, None if both are undefined. Large ones also to their unit digit: 2^100-2
+    is not 2^100-3.
 
     Raises OverflowError: they agree as far as looked at, but are too large to look further.
     """
-    left, right = _value(wanted, point), _value(given, point)
+    left = _value(wanted, point)
+    right = _value(given, point)
     if left is None or right is None:
         return None if left is right else False
     if not _is_close(left, right):
@@ -288,14 +349,29 @@ def _compare_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) 
 
 def _take_real_roots(side: Any) -> Any:
     """Odd roots of real numbers are real."""
-    odd = [power for power in side.atoms(sympy.Pow) if power.exp.is_Rational and power.exp.q % 2 and power.exp.q > 1]
-    return side.subs({power: sympy.sign(power.base) ** power.exp.p * abs(power.base) ** power.exp for power in odd})
+    odd = [
+        power
+        for power in side.atoms(sympy.Pow)
+        if power.exp.is_Rational and power.exp.q % 2 and power.exp.q > 1
+    ]
+    return side.subs(
+        {
+            power: sympy.sign(power.base) ** power.exp.p * abs(power.base) ** power.exp
+            for power in odd
+        }
+    )
 
 
 def _radicands(side: Any) -> list[Any]:
     """Return the expressions that must not be negative: below even roots and in logarithms."""
-    roots = [power.base for power in side.atoms(sympy.Pow) if power.exp.is_Rational and power.exp.q % 2 == 0]
-    return [part for part in roots + [log.args[0] for log in side.atoms(sympy.log)] if part.free_symbols]
+    roots = [
+        power.base
+        for power in side.atoms(sympy.Pow)
+        if power.exp.is_Rational and power.exp.q % 2 == 0
+    ]
+    return [
+        part for part in roots + [log.args[0] for log in side.atoms(sympy.log)] if part.free_symbols
+    ]
 
 
 def _is_defined(radicands: list[Any], point: dict[sympy.Symbol, sympy.Expr]) -> bool:
@@ -304,7 +380,10 @@ def _is_defined(radicands: list[Any], point: dict[sympy.Symbol, sympy.Expr]) -> 
 
 
 def _expressions_equal(wanted: Any, given: Any) -> bool:
-    scalars = [isinstance(side, sympy.Expr) and not isinstance(side, sympy.MatrixExpr) for side in (wanted, given)]
+    scalars = [
+        isinstance(side, sympy.Expr) and not isinstance(side, sympy.MatrixExpr)
+        for side in (wanted, given)
+    ]
     if all(scalars):
         # Between integers, sums have no value; without a closed form they take any time.
         if any(side.has(*_SERIES) for side in (wanted, given)):
@@ -313,10 +392,13 @@ def _expressions_equal(wanted: Any, given: Any) -> bool:
                 return wanted == given
         points = _points(wanted, given)
         if all(symbol.name != "i" for symbol in wanted.free_symbols | given.free_symbols):
-            wanted, given = _take_real_roots(wanted), _take_real_roots(given)
+            wanted = _take_real_roots(wanted)
+            given = _take_real_roots(given)
             if any(radicands := [_radicands(side) for side in (wanted, given)]):
                 # Roots and logarithms are those of real numbers.
-                points += [{symbol: abs(value) for symbol, value in point.items()} for point in points]
+                points += [
+                    {symbol: abs(value) for symbol, value in point.items()} for point in points
+                ]
                 defined = [[_is_defined(parts, point) for parts in radicands] for point in points]
                 if len(points[0]) == 1 and any(one != other for one, other in defined):
                     return False
@@ -332,15 +414,25 @@ def _expressions_equal(wanted: Any, given: Any) -> bool:
 
 
 def _is_solvable(side: Any) -> bool:
-    """Return whether sympy solves it fast, if an inequality: few absolute values, small powers, nothing else."""
-    small = all(power.exp.is_Integer and abs(power.exp) < 9 for power in side.atoms(sympy.Pow) if power.free_symbols)
+    """Return whether sympy solves it fast, if an inequality: few absolute values, small powers,
+    nothing else."""
+    small = all(
+        power.exp.is_Integer and abs(power.exp) < 9
+        for power in side.atoms(sympy.Pow)
+        if power.free_symbols
+    )
     functions = side.atoms(sympy.Function)
-    simple = small and len(functions) < 4 and all(isinstance(function, sympy.Abs) for function in functions)
+    simple = (
+        small
+        and len(functions) < 4
+        and all(isinstance(function, sympy.Abs) for function in functions)
+    )
     return simple or not isinstance(side, sympy.logic.boolalg.Boolean)
 
 
 def _rounds(given: Any, decimal: PlainNumber) -> bool:
-    """Return whether an exact expression without a finite decimal form (12 places) rounds to a gold decimal."""
+    """Return whether an exact expression without a finite decimal form (12 places) rounds to a gold
+    decimal."""
     value = _value(given, {}) if isinstance(given, sympy.Expr) and not given.free_symbols else None
     if value is None or value[1] != 0:
         return False
@@ -350,21 +442,38 @@ def _rounds(given: Any, decimal: PlainNumber) -> bool:
 
 
 _FLIPPED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
-_RELATIONS = {"=": sympy.Eq, "\\ne": sympy.Ne, "<": sympy.Lt, ">": sympy.Gt, "\\le": sympy.Le, "\\ge": sympy.Ge}
+_RELATIONS = {
+    "=": sympy.Eq,
+    "\\ne": sympy.Ne,
+    "<": sympy.Lt,
+    ">": sympy.Gt,
+    "\\le": sympy.Le,
+    "\\ge": sympy.Ge,
+}
 
 
 def _chains_equal(wanted: list[_Link], given: list[_Link]) -> bool:
     found = [[_links_equal(link, other) for other in given] for link in wanted]
-    return len(wanted) == len(given) and all(map(any, found)) and all(map(any, zip(*found, strict=True)))
+    return (
+        len(wanted) == len(given)
+        and all(map(any, found))
+        and all(map(any, zip(*found, strict=True)))
+    )
 
 
 def _links_equal(wanted: _Link, given: _Link) -> bool:
     (operator, left), (other, right) = [(link[0], link[1] - link[2]) for link in (wanted, given)]
     points = _points(left, right)
     values = [(_value(left, point), _value(right, point)) for point in points]
-    real = [(above[0], below[0]) for above, below in values if above and below and above[1] == below[1] == 0]
+    real = [
+        (above[0], below[0])
+        for above, below in values
+        if above and below and above[1] == below[1] == 0
+    ]
     ratios = [(above / below, 0) for above, below in real if above != 0 and below != 0]
-    if len(ratios) < min(3, len(points)) or not all(_is_close(ratio, ratios[0]) for ratio in ratios):
+    if len(ratios) < min(3, len(points)) or not all(
+        _is_close(ratio, ratios[0]) for ratio in ratios
+    ):
         return False
     if len(points) == 1 and not _is_close((abs(ratios[0][0]), 0), (1, 0)):
         return False

@@ -19,12 +19,28 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.verifiers.sandbox import harness, system_calls
-from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Protection, SandboxUnavailable, failure
+from prime_ext.verifiers.sandbox.runs import (
+    Ending,
+    Execution,
+    Limits,
+    Protection,
+    SandboxUnavailable,
+    failure,
+)
 from prime_ext.verifiers.worker_pool import Died, Pool, Worker
 
-__all__ = ["Ending", "Execution", "Limits", "Protection", "Sandbox", "SandboxUnavailable", "find_protection"]
+__all__ = [
+    "Ending",
+    "Execution",
+    "Limits",
+    "Protection",
+    "Sandbox",
+    "SandboxUnavailable",
+    "find_protection",
+]
 
-_START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
+_START_SECONDS = 60.0
+_GRACE_SECONDS = 15.0
 _STDERR_TAIL = 4096
 _ROOT = str(Path(__file__).resolve().parents[3])
 _BOOT = """
@@ -36,9 +52,9 @@ sys.path.pop(0)
 sys.argv = ["program.py"]
 main(settings)
 """
-# A program that tries the protections, to find out what this machine really offers: it prints a line for each that is
-# missing. Its input is the name of a file that must be out of reach. At first it imports modules, starts a thread and
-# writes a file, as ordinary programs do.
+# A program that tries the protections, to find out what this machine really offers: it prints a
+# line for each that is missing. Its input is the name of a file that must be out of reach. At first
+# it imports modules, starts a thread and writes a file, as ordinary programs do.
 _PROBE_LIMITS = Limits(seconds=60.0, memory_bytes=2 << 30)
 _PROBE = f"""
 import socket, sys, threading
@@ -48,7 +64,10 @@ thread.join()
 open("ordinary").close()
 outside = sys.stdin.read()
 for line, attempt in (
-    ("no system call filter: pip install pyseccomp, and libseccomp2 from the distribution", socket.socket),
+    (
+        "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution",
+        socket.socket,
+    ),
     ("no Landlock (Linux 5.13, landlock in the kernel's lsm= list)", lambda: open(outside)),
     ("no resource limits", lambda: bytearray({_PROBE_LIMITS.memory_bytes})),
 ):
@@ -77,12 +96,14 @@ def _list_readable_paths() -> list[str]:
 
 
 class ServerProcess(Worker):
-    """A running fork server. ``SandboxUnavailable``: it does not start, or its protections do not suffice."""
+    """A running fork server. ``SandboxUnavailable``: it does not start, or its protections do not
+    suffice."""
 
     def __init__(self, unsafe_no_sandbox: bool) -> None:
         if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
             raise SandboxUnavailable("the code sandbox needs Linux 5.9 or newer")
-        program, reason = b"", ""
+        program = b""
+        reason = ""
         try:
             program = system_calls.build()
         except (ImportError, RuntimeError, OSError) as error:
@@ -96,7 +117,9 @@ class ServerProcess(Worker):
         except OSError as error:
             self._connection.close()
             os.rmdir(self.base)
-            raise SandboxUnavailable(f"{sys.executable or 'sys.executable'!r} cannot be started: {error}") from error
+            raise SandboxUnavailable(
+                f"{sys.executable or 'sys.executable'!r} cannot be started: {error}"
+            ) from error
         finally:
             theirs.close()
             os.close(client)
@@ -105,14 +128,16 @@ class ServerProcess(Worker):
             if self.protection.missing and not unsafe_no_sandbox:
                 reasons = "; ".join(self.protection.missing)
                 raise SandboxUnavailable(
-                    f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
+                    f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True"
+                    " runs them all the same"
                 )
         except BaseException:
             self.end()
             raise
 
     def _examine(self, reason: str) -> Protection:
-        """Wait for the server and try its protections in a first run; ``reason``: why the filter is missing."""
+        """Wait for the server and try its protections in a first run; ``reason``: why the filter is
+        missing."""
         hello = self._receive(_START_SECONDS)
         if hello is None:
             raise SandboxUnavailable(
@@ -124,7 +149,9 @@ class ServerProcess(Worker):
         missing = ["an ordinary program does not run under the protections"]
         if execution.ending is Ending.FINISHED:
             missing = execution.stdout.decode().splitlines()
-        return Protection(hello["landlock_abi"], [*missing, reason] if missing and reason else missing)
+        return Protection(
+            hello["landlock_abi"], [*missing, reason] if missing and reason else missing
+        )
 
     def _spawn(self, connection: int, client: int, program: bytes) -> subprocess.Popen[bytes]:
         settings = {
@@ -136,10 +163,15 @@ class ServerProcess(Worker):
             "filter": program.hex(),
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
-        inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
+        inherited = {
+            name: os.environ[name]
+            for name in ("LD_LIBRARY_PATH", "PYTHONHOME")
+            if name in os.environ
+        }
         return subprocess.Popen(
             words,
-            # Regular files, as in the runs: children inherit what Python's standard streams find out about theirs.
+            # Regular files, as in the runs: children inherit what Python's standard streams find
+            # out about theirs.
             stdin=self._log,
             stdout=self._log,
             stderr=self._log,
@@ -176,7 +208,9 @@ class ServerProcess(Worker):
                 raise OSError("it does not answer" if self.process.poll() is None else "it ended")
             return _execution(reply, files, limits)
         except OSError as error:
-            raise Died(f"fork server: {', '.join(filter(None, (str(error), self._read_log())))}") from error
+            raise Died(
+                f"fork server: {', '.join(filter(None, (str(error), self._read_log())))}"
+            ) from error
         finally:
             for descriptor in files:
                 os.close(descriptor)
@@ -207,11 +241,15 @@ def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execu
         return os.pread(files[kind], size - start, start)
 
     stderr = read(harness.STDERR, _STDERR_TAIL).decode("utf-8", "replace")
-    verdict, code = reply["verdict"], reply["code"]
+    verdict = reply["verdict"]
+    code = reply["code"]
     started = os.pread(files[harness.PAYLOAD], 1, 0) == harness.STARTED
     if verdict != "timeout" and not started:
-        return failure(f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"])
-    stdout, result = read(harness.STDOUT), read(harness.RESULT)
+        return failure(
+            f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"]
+        )
+    stdout = read(harness.STDOUT)
+    result = read(harness.RESULT)
     written = max(os.fstat(files[kind]).st_size for kind in (harness.STDOUT, harness.STDERR))
     if verdict:
         ending = Ending(verdict)
@@ -228,16 +266,22 @@ def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execu
 
 
 class Sandbox(Pool):
-    """Sandbox that runs hostile Python programs, each in a confined process of its own. Thread-safe.
+    """Sandbox that runs hostile Python programs, each in a confined process of its own.
+    Thread-safe.
 
     Args:
         limits: limits of a run unless it brings its own.
         workers: most runs at a time; None: one per processor that this process may use.
-        unsafe_no_sandbox: run programs even where the machine cannot confine them, in place of ``SandboxUnavailable``.
+        unsafe_no_sandbox: run programs even where the machine cannot confine them, in place of
+            ``SandboxUnavailable``.
     """
 
     def __init__(
-        self, limits: Limits | None = None, workers: int | None = None, *, unsafe_no_sandbox: bool = False
+        self,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        *,
+        unsafe_no_sandbox: bool = False,
     ) -> None:
         self.limits = limits or Limits()
         super().__init__(workers, functools.partial(ServerProcess, unsafe_no_sandbox), failure)
@@ -252,23 +296,28 @@ class Sandbox(Pool):
     ) -> "Future[Execution]":
         """Queue a run and return its future, which never raises for what a program does.
 
-        ``payload`` has the arguments of a role (``program``, ``call`` or ``tests``) of the harness. ``ValueError``: it
-        is nested too deeply. ``RuntimeError``: the sandbox is closed.
+        ``payload`` has the arguments of a role (``program``, ``call`` or ``tests``) of the harness.
+        ``ValueError``: it is nested too deeply. ``RuntimeError``: the sandbox is closed.
         """
         return self._put((role, marshal.dumps(payload), stdin, limits or self.limits))
 
-    def submit(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> "Future[Execution]":
+    def submit(
+        self, program: str, stdin: bytes | str = b"", limits: Limits | None = None
+    ) -> "Future[Execution]":
         """Queue a script and its standard input, and return the future of :meth:`start`."""
         given = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
         return self.start("program", {"program": program}, given, limits)
 
-    def run(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
+    def run(
+        self, program: str, stdin: bytes | str = b"", limits: Limits | None = None
+    ) -> Execution:
         """Run a script on its standard input and wait for its end."""
         return self.submit(program, stdin, limits).result()
 
 
 def find_protection() -> Protection:
-    """Start a server and return its protections. ``SandboxUnavailable``: it does not start at all."""
+    """Start a server and return its protections. ``SandboxUnavailable``: it does not start at
+    all."""
     server = ServerProcess(unsafe_no_sandbox=True)
     server.end()
     return server.protection

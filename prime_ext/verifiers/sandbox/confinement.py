@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Confinement of a forked child before it reads the program.
 
-The order in the child matters: limits, then Landlock, which needs open directories, then the system call filter, which
-forbids all of this. What is the same for all runs, the server gives up before it forks.
+The order in the child matters: limits, then Landlock, which needs open directories, then the system
+call filter, which forbids all of this. What is the same for all runs, the server gives up before it
+forks.
 
-Landlock lets a program read the Python installation and write one directory. It needs no privileges and no namespaces;
-its three system calls go through ctypes because no library in use offers them. The kernel's ABI number says what it
-covers: 1 files (5.13), 2 links, 3 truncation (6.2), 4 TCP (6.7), 5 device ioctls, 6 signals and abstract sockets
-(6.12). Source: the kernel's ``include/uapi/linux/landlock.h``.
+Landlock lets a program read the Python installation and write one directory. It needs no privileges
+and no namespaces; its three system calls go through ctypes because no library in use offers them.
+The kernel's ABI number says what it covers: 1 files (5.13), 2 links, 3 truncation (6.2), 4 TCP
+(6.7), 5 device ioctls, 6 signals and abstract sockets (6.12). Source: the kernel's
+``include/uapi/linux/landlock.h``.
 """
 
 import ctypes
@@ -19,23 +21,41 @@ from collections.abc import Sequence
 
 from prime_ext.verifiers.sandbox.runs import Limits
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _MAIN_STACK_BYTES = 64 << 20
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_VERSION_FLAG, _RULE_PATH_BENEATH = 1, 1
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (1 << bit for bit in range(6))
-_MAKE_REGULAR, _TRUNCATE = 1 << 8, 1 << 14
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
+_VERSION_FLAG = 1
+_RULE_PATH_BENEATH = 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (
+    1 << bit for bit in range(6)
+)
+_MAKE_REGULAR = 1 << 8
+_TRUNCATE = 1 << 14
 # The file rights that each ABI can refuse: bits 0 to 12, then refer, truncate and device ioctl.
-_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_FILE_RIGHTS = {
+    1: (1 << 13) - 1,
+    2: (1 << 14) - 1,
+    3: (1 << 15) - 1,
+    4: (1 << 15) - 1,
+    5: (1 << 16) - 1,
+}
 _TCP_RIGHTS = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract unix sockets, signals
 _READ = _READ_FILE | _READ_DIR
-# No directories, links, pipes, sockets or devices: the working directory stays flat and is quickly removed.
+# No directories, links, pipes, sockets or devices: the working directory stays flat and is quickly
+# removed.
 _WORK = _READ | _WRITE_FILE | _MAKE_REGULAR | _REMOVE_FILE | _TRUNCATE
-_DEVICES = dict.fromkeys(("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"), _READ_FILE | _WRITE_FILE)
+_DEVICES = dict.fromkeys(
+    ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"), _READ_FILE | _WRITE_FILE
+)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,7 +73,9 @@ def prctl(option: int, value: int) -> None:
 
 
 def _landlock(number: int, *arguments: object) -> int:
-    return _check_result(_libc.syscall(ctypes.c_long(number), *arguments), f"Landlock system call {number}")
+    return _check_result(
+        _libc.syscall(ctypes.c_long(number), *arguments), f"Landlock system call {number}"
+    )
 
 
 def landlock_abi() -> int:
@@ -65,22 +87,34 @@ def landlock_abi() -> int:
 
 
 def _restrict(abi: int, rules: Sequence[tuple[int, int]]) -> None:
-    """Restrict this thread to ``rules`` (``O_PATH`` descriptor, rights below it). NO_NEW_PRIVS must be set."""
+    """Restrict this thread to ``rules`` (``O_PATH`` descriptor, rights below it). NO_NEW_PRIVS must
+    be set."""
     handled = _FILE_RIGHTS[min(abi, 5)]
-    attributes = struct.pack("QQQ", handled, _TCP_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
+    attributes = struct.pack(
+        "QQQ", handled, _TCP_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= 6 else 0
+    )
     # Older kernels reject the fields that they do not know, unless these are zero.
-    ruleset = _landlock(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
+    ruleset = _landlock(
+        _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
+    )
     try:
         for descriptor, rights in rules:
             rule = struct.pack("=Qi", rights & handled, descriptor)
-            _landlock(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH_BENEATH), rule, ctypes.c_uint32(0))
+            _landlock(
+                _ADD_RULE,
+                ctypes.c_int(ruleset),
+                ctypes.c_int(_RULE_PATH_BENEATH),
+                rule,
+                ctypes.c_uint32(0),
+            )
         _landlock(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
 
 
 class Filter(ctypes.Structure):
-    """A system call filter (:mod:`prime_ext.verifiers.sandbox.system_calls`) as the kernel takes it, laid out once."""
+    """A system call filter (:mod:`prime_ext.verifiers.sandbox.system_calls`) as the kernel takes
+    it, laid out once."""
 
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
@@ -96,9 +130,11 @@ def _lower(kind: int, value: int) -> None:
 
 
 class Confinement:
-    """The confinement of all children of one server, which is weakened here already. ``OSError``: the kernel refused.
+    """The confinement of all children of one server, which is weakened here already. ``OSError``:
+    the kernel refused.
 
-    ``program`` is the system call filter, or empty; ``readable`` are directories and files that programs may read.
+    ``program`` is the system call filter, or empty; ``readable`` are directories and files that
+    programs may read.
     """
 
     def __init__(self, program: bytes, readable: Sequence[str]) -> None:
@@ -107,8 +143,8 @@ class Confinement:
         _lower(resource.RLIMIT_STACK, _MAIN_STACK_BYTES)
         for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
             _lower(kind, 0)
-        # A backstop, for it counts all tasks of the user and does not bind root: the system call filter refuses new
-        # processes, and the server counts threads.
+        # A backstop, for it counts all tasks of the user and does not bind root: the system call
+        # filter refuses new processes, and the server counts threads.
         _lower(resource.RLIMIT_NPROC, 32768)
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
         # Make root as weak as its files allow: no capability is left, and none can be gained.
@@ -116,13 +152,16 @@ class Confinement:
         _check_result(_libc.capset(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), nothing), "capset")
         # Nobody of the same user may look into or write such a process's memory through /proc.
         prctl(_PR_SET_DUMPABLE, 0)
-        rights = {path: _READ if os.path.isdir(path) else _READ_FILE for path in readable} | _DEVICES
+        rights = {
+            path: _READ if os.path.isdir(path) else _READ_FILE for path in readable
+        } | _DEVICES
         paths = filter(os.path.exists, rights)
         self._rules = [(os.open(path, os.O_PATH | os.O_CLOEXEC), rights[path]) for path in paths]
         self.descriptors = [descriptor for descriptor, _ in self._rules]
 
     def put_on(self, work: str, limits: Limits, parent: int) -> None:
-        """Confine this process for ever; it may write to the directory ``work`` only. ``OSError``: refused."""
+        """Confine this process for ever; it may write to the directory ``work`` only. ``OSError``:
+        refused."""
         _lower(resource.RLIMIT_AS, limits.memory_bytes)
         _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
         _lower(resource.RLIMIT_FSIZE, limits.output_bytes)
@@ -136,4 +175,7 @@ class Confinement:
             os.close(directory)
         if self._filter is not None:
             program = ctypes.byref(self._filter)
-            _check_result(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), program, 0, 0), "seccomp")
+            _check_result(
+                _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), program, 0, 0),
+                "seccomp",
+            )

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fork server: a single-threaded Python process whose children run one hostile program each, one at a time.
+"""The fork server: a single-threaded Python process whose children run one hostile program each,
+one at a time.
 
-Forking a trainer with threads and device handles is unsafe, and a new interpreter for every run is slow. A child of
-this server has its modules already imported and costs two or three milliseconds. The server never reads a program:
-packets hold limits and descriptors of anonymous files, so that the next run inherits nothing of this one. The system
-call filter refuses new processes, so one SIGKILL ends a run. Server and children end with the client.
+Forking a trainer with threads and device handles is unsafe, and a new interpreter for every run is
+slow. A child of this server has its modules already imported and costs two or three milliseconds.
+The server never reads a program: packets hold limits and descriptors of anonymous files, so that
+the next run inherits nothing of this one. The system call filter refuses new processes, so one
+SIGKILL ends a run. Server and children end with the client.
 """
 
 import ctypes
@@ -25,17 +27,21 @@ from prime_ext.verifiers.sandbox.runs import Limits
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE = 436
-# How often a run is looked at, and the most threads and files in its working directory that it may have then.
+# How often a run is looked at, and the most threads and files in its working directory that it may
+# have then.
 _TICK_SECONDS = 0.02
-_MAX_THREADS, _MAX_FILES = 64, 32
-_MAX_PACKET, _MAX_DESCRIPTORS = 1 << 16, 8
+_MAX_THREADS = 64
+_MAX_FILES = 32
+_MAX_PACKET = 1 << 16
+_MAX_DESCRIPTORS = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# Imported before the first fork. Only what many programs use: every shared library makes each fork slower, and random
-# and threading renew their state after each.
+# Imported before the first fork. Only what many programs use: every shared library makes each fork
+# slower, and random and threading renew their state after each.
 PREWARMED = (
-    "abc", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq",
+    "abc", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "enum",
+    "functools", "heapq",
     "io", "itertools", "json", "math", "operator", "re", "string", "time", "traceback", "types",
     "typing", "numpy",
 )  # fmt: skip
@@ -45,9 +51,15 @@ class Child:
     """A child: forked here, confined, and doing its role until it ends or is killed."""
 
     def __init__(
-        self, role: str, descriptors: Sequence[int], work: str, limits: Limits, protect: confinement.Confinement
+        self,
+        role: str,
+        descriptors: Sequence[int],
+        work: str,
+        limits: Limits,
+        protect: confinement.Confinement,
     ) -> None:
-        self.work, self.limits = work, limits
+        self.work = work
+        self.limits = limits
         self.status: int | None = None
         self.overspent = False  # of processor time
         server = os.getpid()
@@ -61,7 +73,9 @@ class Child:
             self._run_role(role, descriptors, protect, server)
         self.pidfd = os.pidfd_open(self.pid)
 
-    def _run_role(self, role: str, descriptors: Sequence[int], protect: confinement.Confinement, server: int) -> None:
+    def _run_role(
+        self, role: str, descriptors: Sequence[int], protect: confinement.Confinement, server: int
+    ) -> None:
         try:
             os.setsid()
             _place(descriptors, protect.descriptors)
@@ -96,7 +110,8 @@ class Child:
         return threads > _MAX_THREADS or len(os.listdir(self.work)) > _MAX_FILES
 
     def watch(self, client: int) -> str | None:
-        """Wait and return why it must be killed, empty when it has ended by itself, None if the client is gone."""
+        """Wait and return why it must be killed, empty when it has ended by itself, None if the
+        client is gone."""
         started = time.monotonic()
         while True:
             left = started + self.limits.seconds - time.monotonic()
@@ -133,9 +148,13 @@ def _wait(descriptor: int, client: int, seconds: float | None = None) -> bool:
     return client not in [ready_descriptor for ready_descriptor, _ in ready]
 
 
-def _serve(connection: socket.socket, client: int, work: str, protect: confinement.Confinement) -> None:
+def _serve(
+    connection: socket.socket, client: int, work: str, protect: confinement.Confinement
+) -> None:
     while _wait(connection.fileno(), client):
-        data, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors, _, _ = socket.recv_fds(
+            connection, _MAX_PACKET, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
         if not data:
             return
         message = json.loads(data)
@@ -166,7 +185,12 @@ def _remove(work: str) -> None:
 
 def _close_from(first: int) -> None:
     # Not os.closerange, which on older C libraries closes a million descriptors one by one.
-    if _libc.syscall(ctypes.c_long(_CLOSE_RANGE), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0) != 0:
+    if (
+        _libc.syscall(
+            ctypes.c_long(_CLOSE_RANGE), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0
+        )
+        != 0
+    ):
         raise OSError(ctypes.get_errno(), "close_range")
 
 

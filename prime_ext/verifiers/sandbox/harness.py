@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that a confined child runs: a program, one call of a function, or a solution with its tests.
 
-Everything here shares its interpreter with hostile code. The client therefore compares outputs and returned values
-itself; docs/reference/verifiers.md lists what protects the report on tests and what does not.
+Everything here shares its interpreter with hostile code. The client therefore compares outputs and
+returned values itself; docs/reference/verifiers.md lists what protects the report on tests and what
+does not.
 """
 
 import atexit
@@ -24,7 +25,8 @@ from prime_ext.verifiers.sandbox import prelude
 # Functions below keep this copy: a program that patches built-ins does not change what they call.
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
-# The descriptors of a child, in the order in which they are sent and under the numbers that they get.
+# The descriptors of a child, in the order in which they are sent and under the numbers that they
+# get.
 STDIN, STDOUT, STDERR, PAYLOAD, RESULT = DESCRIPTORS = range(5)
 # Takes the place of the payload's first byte just before the program starts.
 STARTED = b"S"
@@ -32,21 +34,26 @@ OUT_OF_MEMORY = b'{"raised": "MemoryError"}'
 
 # Names of solutions.
 NAMES = {name: value for name, value in vars(prelude).items() if not name.startswith("__")}
-# Names of tests: what they call without importing it is the solution's, unless it is one of the node classes.
+# Names of tests: what they call without importing it is the solution's, unless it is one of the
+# node classes.
 NODES: dict[str, type] = {"ListNode": prelude.ListNode, "TreeNode": prelude.TreeNode}
-_TEST_NAMES = {name: value for name, value in NAMES.items() if isinstance(value, types.ModuleType)} | NODES
+_TEST_NAMES = {
+    name: value for name, value in NAMES.items() if isinstance(value, types.ModuleType)
+} | NODES
 
 _TEXT = 300
 _SCALARS = frozenset((int, float, complex, bool, str, bytes, type(None)))
 # With one of these, a returned object decides itself whether it passes a test.
 _OPERATORS = frozenset(
-    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __contains__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ "
-    "__truediv__ __rtruediv__ __mod__ __neg__ __abs__ __int__ __float__ __index__ __round__".split()
+    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __contains__ __add__ __radd__ __sub__ __rsub__"
+    " __mul__ __rmul__ __truediv__ __rtruediv__ __mod__ __neg__ __abs__ __int__ __float__ __index__"
+    " __round__".split()
 )
 
 
 def read_payload() -> dict[str, Any]:
-    """Read the payload, report that the sandbox is on, and close the descriptor, so that the program never gets it."""
+    """Read the payload, report that the sandbox is on, and close the descriptor, so that the
+    program never gets it."""
     size = os.fstat(PAYLOAD).st_size
     payload = marshal.loads(os.pread(PAYLOAD, size, 0))
     os.pwrite(PAYLOAD, STARTED, 0)
@@ -94,12 +101,15 @@ def _exit_code(error: SystemExit) -> int:
 def _join_threads() -> None:
     threading = sys.modules.get("threading")
     if threading is not None:
-        while waiting := [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]:
+        while waiting := [
+            t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon
+        ]:
             waiting[0].join()
 
 
 def _run_as_script(action: Callable[[], object]) -> None:
-    """Run the action as Python runs a script: wait for threads, run exit functions, print errors."""
+    """Run the action as Python runs a script: wait for threads, run exit functions, print
+    errors."""
     code = 0
     # The limit of time bounds the conversion of long numbers.
     sys.set_int_max_str_digits(0)
@@ -130,7 +140,8 @@ def run_call(payload: dict[str, Any]) -> None:
 
 
 def _call(program: str, function: str, arguments: list[Any]) -> Any:
-    """Call one function of the program, or of its class ``Solution``, and return the result as JSON data."""
+    """Call one function of the program, or of its class ``Solution``, and return the result as JSON
+    data."""
     names = _make_module("solution", NAMES)
     _run(program, "solution.py", names)
     holder = names.get("Solution")
@@ -161,7 +172,8 @@ def run_tests(payload: dict[str, Any]) -> None:
 
     ``broken``, a text, replaces outcome and text if the set-up of the tests fails.
     """
-    # An iterator over bytes shows its content neither in a dump of the frames nor to the garbage collector.
+    # An iterator over bytes shows its content neither in a dump of the frames nor to the garbage
+    # collector.
     nonce = iter(payload.pop("nonce").encode())
 
     def action() -> None:
@@ -180,10 +192,18 @@ def _tests(payload: dict[str, Any]) -> dict[str, str]:
     except BaseException as error:
         return {"broken": f"{type(error).__name__}: {error}"[:_TEXT]}
     # From here on the solution can neither look the tests up nor patch what they call.
-    names.update({name: _copy_module(value) for name, value in names.items() if isinstance(value, types.ModuleType)})
+    names.update(
+        {
+            name: _copy_module(value)
+            for name, value in names.items()
+            if isinstance(value, types.ModuleType)
+        }
+    )
     for name in [name for name in sys.modules if name == "tests" or name.startswith("prime_ext")]:
         del sys.modules[name]
-    context, program, entry_points = (payload[name] for name in ("context", "program", "entry_points"))
+    context, program, entry_points = (
+        payload[name] for name in ("context", "program", "entry_points")
+    )
     payload.clear()
     solution = _make_module("solution", NAMES)
     try:
@@ -226,7 +246,11 @@ def _guard_entry_point(name: str, solution: dict[str, Any]) -> Any:
 
         return missing
     if isinstance(called, type):
-        return called if name != "Solution" else lambda *args, **keywords: _GuardedObject(called(*args, **keywords))
+        return (
+            called
+            if name != "Solution"
+            else lambda *args, **keywords: _GuardedObject(called(*args, **keywords))
+        )
     return _guard_function(called)
 
 
@@ -244,8 +268,10 @@ def _guard_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_operators(value: Any) -> None:
-    """Raise TypeError if the value is or contains an object that compares or calculates by the program's rules."""
-    pending, seen = [value], set()
+    """Raise TypeError if the value is or contains an object that compares or calculates by the
+    program's rules."""
+    pending = [value]
+    seen = set()
     while pending:
         item = pending.pop()
         kind = type(item)
@@ -254,11 +280,17 @@ def _refuse_operators(value: Any) -> None:
         seen.add(id(item))
         for base in kind.__mro__:
             if base.__module__ == "solution" and not _OPERATORS.isdisjoint(vars(base)):
-                raise TypeError(f"the solution returned a {kind.__name__}, which has operators of its own")
+                raise TypeError(
+                    f"the solution returned a {kind.__name__}, which has operators of its own"
+                )
         if isinstance(item, dict):
             pending += [part for pair in item.items() for part in pair]
         elif isinstance(item, list | tuple | set | frozenset):
             pending += [part for part in item if type(part) not in _SCALARS]
 
 
-ROLES: dict[str, Callable[[dict[str, Any]], None]] = {"program": run_program, "call": run_call, "tests": run_tests}
+ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "program": run_program,
+    "call": run_call,
+    "tests": run_tests,
+}

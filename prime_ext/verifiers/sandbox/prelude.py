@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: F401, F403, I001
-"""Names that a solution finds without importing them, as on the judges from which call-based problems come.
+"""Names that a solution finds without importing them, as on the judges from which call-based
+problems come.
 
 Modules under their own names, and the star exports of those that shadow no built-in.
 """
@@ -38,7 +39,9 @@ class ListNode:
 
 
 class TreeNode:
-    def __init__(self, val: Any = 0, left: "TreeNode | None" = None, right: "TreeNode | None" = None) -> None:
+    def __init__(
+        self, val: Any = 0, left: "TreeNode | None" = None, right: "TreeNode | None" = None
+    ) -> None:
         self.val = val
         self.left = left
         self.right = right

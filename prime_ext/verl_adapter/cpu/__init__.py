@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU mode: everything the released verl needs to train without an accelerator; ``install.py`` puts it in place."""
+"""CPU mode: everything the released verl needs to train without an accelerator; ``install.py`` puts
+it in place."""
 
 import os
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights from the trainer to rollout servers in other processes, over TCP, without an accelerator.
 
-verl's separate mode needs a checkpoint engine; all that verl ships need an accelerator or a service. This one, the
-backend ``tcp``, is found through ``rollout.checkpoint_engine.custom_backend_module``, which names this module.
-Actor rank 0 serves: when every rollout worker has asked for the next bucket, all get it. So at most one bucket per
+verl's separate mode needs a checkpoint engine; all that verl ships need an accelerator or a
+service. This one, the backend ``tcp``, is found through
+``rollout.checkpoint_engine.custom_backend_module``, which names this module. Actor rank 0 serves:
+when every rollout worker has asked for the next bucket, all get it. So at most one bucket per
 worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
 
@@ -20,14 +21,16 @@ from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegist
 from prime_ext.verl_adapter.cpu.weights import pack_in_buckets
 
 BACKEND = "tcp"
-_READY, _END = b"ready", b""
+_READY = b"ready"
+_END = b""
 
 
 @CheckpointEngineRegistry.register(BACKEND)
 class TCPCheckpointEngine(CheckpointEngine):
     """One end of the transfer; actor rank 0 is the master.
 
-    ``bucket_size`` bytes are sent at once, a larger tensor alone. RuntimeError: no answer within ``timeout`` seconds.
+    ``bucket_size`` bytes are sent at once, a larger tensor alone. RuntimeError: no answer within
+    ``timeout`` seconds.
     """
 
     def __init__(self, bucket_size: int, is_master: bool = False, timeout: float = 600.0) -> None:
@@ -55,7 +58,11 @@ class TCPCheckpointEngine(CheckpointEngine):
 
         def arguments(receivers: list[Any]) -> dict[str, list[Any]]:
             n = len(receivers)
-            return {"receiver": receivers, "address": [metadata[0]] * n, "n_receivers": [rollout_world_size] * n}
+            return {
+                "receiver": receivers,
+                "address": [metadata[0]] * n,
+                "n_receivers": [rollout_world_size] * n,
+            }
 
         return arguments([None] * actor_wg_world_size), arguments(list(range(rollout_world_size)))
 
@@ -77,7 +84,8 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> dict[str, float]:
-        """Send all weights. Every rank walks through them, because gathering a shard takes all ranks."""
+        """Send all weights. Every rank walks through them, because gathering a shard takes all
+        ranks."""
         if not self.is_master:
             for _ in weights:
                 pass
@@ -89,7 +97,9 @@ class TCPCheckpointEngine(CheckpointEngine):
         await asyncio.to_thread(self._answer_all, _END)
         return {"weight_sync/megabytes": n_bytes / 2**20}
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
+    async def receive_weights(
+        self, global_steps: int | None = None
+    ) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """Yield the weights as they arrive."""
         while (bucket := await asyncio.to_thread(self._request)) != _END:
             for name, tensor in safetensors.torch.load(bucket).items():
@@ -98,7 +108,8 @@ class TCPCheckpointEngine(CheckpointEngine):
     def _open(self, kind: int, address: str) -> None:
         self.finalize()
         self._socket = zmq.Context.instance().socket(kind)
-        # verl closes connections after every side has answered; after an error nothing may keep a process from ending.
+        # verl closes connections after every side has answered; after an error nothing may keep a
+        # process from ending.
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IPV6, int("[" in address))
 

@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's FSDP2 engines, registered for the device ``cpu``.
 
-verl 0.9.1 registers them for cuda and npu. On the CPU they work as they are, except that engines which only run the
-forward pass ask torch for pinned memory, which needs an accelerator.
+verl 0.9.1 registers them for cuda and npu. On the CPU they work as they are, except that engines
+which only run the forward pass ask torch for pinned memory, which needs an accelerator.
 """
 
 import torch
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
+from verl.workers.engine.fsdp.transformer_impl import (
+    FSDPEngine,
+    FSDPEngineWithLMHead,
+    FSDPEngineWithValueHead,
+)
 
 
 class _CPUEngineMixin(FSDPEngine):
-    """Mixin before an FSDP engine class of verl. ValueError: FSDP1 or ``offload_policy`` is asked for."""
+    """Mixin before an FSDP engine class of verl. ValueError: FSDP1 or ``offload_policy`` is asked
+    for."""
 
     def __init__(self, model_config, engine_config, *args, **kwargs) -> None:
         if engine_config.strategy == "fsdp":
-            raise ValueError("strategy=fsdp (FSDP1) does not run on the CPU; set strategy=fsdp2 for every model.")
+            raise ValueError(
+                "strategy=fsdp (FSDP1) does not run on the CPU; set strategy=fsdp2 for every model."
+            )
         if engine_config.offload_policy:
-            raise ValueError("offload_policy=True needs an accelerator; on the CPU set offload_policy=False.")
+            raise ValueError(
+                "offload_policy=True needs an accelerator; on the CPU set offload_policy=False."
+            )
         super().__init__(model_config, engine_config, *args, **kwargs)
         # The weights are in host memory anyway: moving them there and back would only copy them.
         self._is_offload_param = False
@@ -25,7 +34,8 @@ class _CPUEngineMixin(FSDPEngine):
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         # While a module is sharded, forward_only is what makes verl ask for pinned host memory.
-        forward_only, self.engine_config.forward_only = self.engine_config.forward_only, False
+        forward_only = self.engine_config.forward_only
+        self.engine_config.forward_only = False
         try:
             return super()._build_fsdp_module(module)
         finally:

@@ -10,7 +10,8 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 
 class CPUDeviceId(str):
-    """A device id that verl can use as a device, ``tensor.to(get_device_id())``, and format as an index, in "cpu:0"."""
+    """A device id that verl can use as a device, ``tensor.to(get_device_id())``, and format as an
+    index, in "cpu:0"."""
 
     def __new__(cls) -> "CPUDeviceId":
         return super().__new__(cls, "cpu")
@@ -27,11 +28,14 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _build_device_module() -> types.ModuleType:
-    """Return ``torch.cpu`` plus the members of ``torch.cuda`` that verl calls on a device module."""
+    """Return ``torch.cpu`` plus the members of ``torch.cuda`` that verl calls on a device
+    module."""
     module = types.ModuleType("prime_ext.verl_adapter.cpu.device_module")
     actions = ("empty_cache", "ipc_collect", "synchronize", "reset_peak_memory_stats", "set_device")
     sizes = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
-    members: dict[str, Any] = {name: member for name, member in vars(torch.cpu).items() if not name.startswith("__")}
+    members: dict[str, Any] = {
+        name: member for name, member in vars(torch.cpu).items() if not name.startswith("__")
+    }
     members |= dict.fromkeys(actions, _do_nothing) | dict.fromkeys(sizes, lambda *_, **__: 0)
     members |= {
         # verl's helpers that report accelerator memory return early when this is False.
@@ -51,7 +55,8 @@ def _build_device_module() -> types.ModuleType:
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """verl platform without an accelerator. Chosen by ``VERL_PLATFORM=cpu`` only, never by detection."""
+    """verl platform without an accelerator. Chosen by ``VERL_PLATFORM=cpu`` only, never by
+    detection."""
 
     device_name = vendor_name = "cpu"
     device_module = _build_device_module()
@@ -78,14 +83,16 @@ class PlatformCPU(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        # Ray sets CUDA_VISIBLE_DEVICES for logical GPUs; a name of our own keeps verl from acting on it.
+        # Ray sets CUDA_VISIBLE_DEVICES for logical GPUs; a name of our own keeps verl from acting
+        # on it.
         return "PRIME_EXT_VISIBLE_CPU_SLOTS"
 
     def nvtx_range(self, msg: str) -> AbstractContextManager[None]:
         return nullcontext()
 
     def ray_resource_name(self) -> str:
-        # verl's ResourcePoolManager counts the Ray resources "GPU" and "NPU" only, so CPU mode uses logical GPUs.
+        # verl's ResourcePoolManager counts the Ray resources "GPU" and "NPU" only, so CPU mode uses
+        # logical GPUs.
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

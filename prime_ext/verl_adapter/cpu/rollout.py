@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rollout.name=transformers: the replica that starts the server and the adapter that sends it the weights.
+"""rollout.name=transformers: the replica that starts the server and the adapter that sends it the
+weights.
 
-On an accelerator the server shares the training rank's device and keeps its weights there: for small models, and where
-vLLM is not installed."""
+On an accelerator the server shares the training rank's device and keeps its weights there: for
+small models, and where vLLM is not installed."""
 
 import os
 from typing import Any
@@ -17,18 +18,22 @@ from prime_ext.verl_adapter.cpu import ROLLOUT_NAME
 from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
 from prime_ext.verl_adapter.cpu.weights import Weights, pack_in_buckets
 
-# The server lives in a process of its own, started by Ray; what it needs from this process's environment.
+# The server lives in a process of its own, started by Ray; what it needs from this process's
+# environment.
 _FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}
 _NAMED = f"rollout.name={ROLLOUT_NAME}"
 
 
 def _node_and_devices(worker: Any) -> tuple[str, dict[str, str]]:
-    """Return, in a training worker, its node and the environment with which a server shares its accelerator."""
+    """Return, in a training worker, its node and the environment with which a server shares its
+    accelerator."""
     platform = get_platform()
     name = platform.visible_devices_envvar()
     visible = {name: os.environ[name]} if name in os.environ else {}
     # Ray hides the accelerators from an actor that reserves none.
-    return ray.get_runtime_context().get_node_id(), visible | dict.fromkeys(platform.ray_noset_envvars(), "1")
+    return ray.get_runtime_context().get_node_id(), visible | dict.fromkeys(
+        platform.ray_noset_envvars(), "1"
+    )
 
 
 def _server_name(replica_rank: int, suffix: str = "") -> str:
@@ -36,11 +41,16 @@ def _server_name(replica_rank: int, suffix: str = "") -> str:
 
 
 class TransformersReplica(RolloutReplica):
-    """One rollout server per training rank, on the rank's node. ValueError: it cannot be what is asked for."""
+    """One rollout server per training rank, on the rank's node. ValueError: it cannot be what is
+    asked for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
+        for name in (
+            "tensor_model_parallel_size",
+            "data_parallel_size",
+            "pipeline_model_parallel_size",
+        ):
             if getattr(self.config, name) != 1:
                 raise ValueError(f"{_NAMED} runs one replica per rank; set rollout.{name}=1.")
         if self.is_reward_model or self.is_teacher_model:
@@ -66,9 +76,12 @@ class TransformersReplica(RolloutReplica):
 
 
 class TransformersServerAdapter(BaseRollout):
-    """The training rank's side: sends the weights to the server of the replica with the same rank."""
+    """The training rank's side: sends the weights to the server of the replica with the same
+    rank."""
 
-    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+    def __init__(
+        self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1
+    ) -> None:
         super().__init__(config, model_config, device_mesh)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
 
@@ -87,12 +100,18 @@ class TransformersServerAdapter(BaseRollout):
     ) -> None:
         """Send all weights; requests in flight finish first with the old ones.
 
-        ValueError: another wire format than named tensors, LoRA adapters, or weights that do not match the model.
+        ValueError: another wire format than named tensors, LoRA adapters, or weights that do not
+        match the model.
         """
         if wire_format != "named_tensors":
-            raise ValueError(f"{_NAMED} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive or tcp.")
+            raise ValueError(
+                f"{_NAMED} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive"
+                " or tcp."
+            )
         if peft_config is not None:
-            raise ValueError(f"{_NAMED} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True.")
+            raise ValueError(
+                f"{_NAMED} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True."
+            )
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         server = ray.get_actor(_server_name(self.replica_rank))
         await server.begin_weight_update.remote()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rollout server of CPU mode: requests in, completions out, weights updated in between.
 
-:class:`TransformersServer` has the methods that verl's trainer, clients and checkpoint engine call on a rollout server.
+:class:`TransformersServer` has the methods that verl's trainer, clients and checkpoint engine call
+on a rollout server.
 """
 
 import asyncio
@@ -17,16 +18,26 @@ from verl.utils.device import get_device_name
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest, end_tokens, stable_seed
+from prime_ext.generate.generation import (
+    BatchedGenerator,
+    GenerationOutput,
+    GenerationRequest,
+    end_tokens,
+    stable_seed,
+)
 from prime_ext.verl_adapter.cpu.weights import WeightLoader
 
-# float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
+# float64 makes sampled tokens independent of the batch to the last bit; see
+# prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-# An idle server waits this long for requests that come together, so that they are prefilled together.
+# An idle server waits this long for requests that come together, so that they are prefilled
+# together.
 _GATHER_SECONDS = 0.005
 # Sampling parameters that mean something only at other values than these.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p", "prompt_logprobs"), (None, 0)),
+    **dict.fromkeys(
+        ("presence_penalty", "frequency_penalty", "min_p", "prompt_logprobs"), (None, 0)
+    ),
     **dict.fromkeys(("repetition_penalty", "n"), (None, 1)),
     "stop": (None, [], ()),
     "logprobs": (None, 0, 1),
@@ -34,20 +45,28 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def build_request(
-    prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], config: RolloutConfig, max_model_len: int, seed: int
+    prompt_ids: Sequence[int],
+    sampling_params: Mapping[str, Any],
+    config: RolloutConfig,
+    max_model_len: int,
+    seed: int,
 ) -> GenerationRequest:
-    """Translate what verl passes to a rollout server. Lengths are limited as verl's vLLM server limits them.
+    """Translate what verl passes to a rollout server. Lengths are limited as verl's vLLM server
+    limits them.
 
     ValueError: the prompt leaves no room, or a sampling parameter is not supported.
     """
     room = max_model_len - len(prompt_ids)
     if room < 1:
         raise ValueError(
-            f"The prompt has {len(prompt_ids)} tokens, which leaves no room in rollout.max_model_len={max_model_len}; "
-            "set data.max_prompt_length (with data.filter_overlong_prompts=True) below it."
+            f"The prompt has {len(prompt_ids)} tokens, which leaves no room in"
+            f" rollout.max_model_len={max_model_len}; set data.max_prompt_length (with"
+            " data.filter_overlong_prompts=True) below it."
         )
     params = dict(sampling_params)
-    default = min(config.response_length, config.prompt_length + config.response_length - len(prompt_ids))
+    default = min(
+        config.response_length, config.prompt_length + config.response_length - len(prompt_ids)
+    )
     limits = [params.pop(name, None) for name in ("max_tokens", "max_new_tokens")]
     max_new_tokens = next((limit for limit in limits if limit is not None), default)
     supported: dict[str, Any] = {
@@ -63,31 +82,41 @@ def build_request(
     for name, value in params.items():
         if name not in _NEUTRAL_VALUES or value not in _NEUTRAL_VALUES[name]:
             raise ValueError(
-                f"Sampling parameter {name}={value!r} is not supported by rollout.name=transformers; remove it, or use "
-                "rollout.name=vllm."
+                f"Sampling parameter {name}={value!r} is not supported by"
+                " rollout.name=transformers; remove it, or use rollout.name=vllm."
             )
-    return GenerationRequest(prompt_ids=prompt_ids, max_new_tokens=max(1, min(max_new_tokens, room)), **supported)
+    return GenerationRequest(
+        prompt_ids=prompt_ids, max_new_tokens=max(1, min(max_new_tokens, room)), **supported
+    )
 
 
 class TransformersServer:
     """Rollout server around :class:`~prime_ext.generate.generation.BatchedGenerator`.
 
-    ``load_format=dummy`` starts without weights; the first update brings them. The seed of a request is
-    ``sampling_params["seed"]`` where the agent loop gives one (``agent_loop.py``). Otherwise it is a hash of
-    the rollout seed, the weights' version, the prompt and its number of earlier requests since the last update.
+    ``load_format=dummy`` starts without weights; the first update brings them. The seed of a
+    request is ``sampling_params["seed"]`` where the agent loop gives one (``agent_loop.py``).
+    Otherwise it is a hash of the rollout seed, the weights' version, the prompt and its number of
+    earlier requests since the last update.
     """
 
     def __init__(self, config: RolloutConfig, model_config: Any) -> None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.config: RolloutConfig = omega_conf_to_dataclass(config, dataclass_type=RolloutConfig)
-        self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+        self.model_config: HFModelConfig = omega_conf_to_dataclass(
+            model_config, dataclass_type=HFModelConfig
+        )
         self.model, self._generator = self._load()
         positions = getattr(self.model.config, "max_position_embeddings", None)
         self._max_model_len = self.config.max_model_len or positions or 2**31
         if positions and self._max_model_len > positions:
-            raise ValueError(f"rollout.max_model_len={self._max_model_len} exceeds the model's {positions} positions.")
+            raise ValueError(
+                f"rollout.max_model_len={self._max_model_len} exceeds the model's {positions}"
+                " positions."
+            )
         self.global_steps: int | None = None
-        self._weights_problem = "it has received no weights yet" if "dummy" in self.config.load_format else None
+        self._weights_problem = (
+            "it has received no weights yet" if "dummy" in self.config.load_format else None
+        )
         self._loader: WeightLoader | None = None
         self._paused = self._rejecting = False
         self._changed = asyncio.Condition()
@@ -98,20 +127,29 @@ class TransformersServer:
 
     def _load(self) -> tuple[PreTrainedModel, BatchedGenerator]:
         if self.config.dtype not in _DTYPES:
-            raise ValueError(f"rollout.dtype={self.config.dtype!r} is not supported; use one of {list(_DTYPES)}.")
+            raise ValueError(
+                f"rollout.dtype={self.config.dtype!r} is not supported; use one of {list(_DTYPES)}."
+            )
         if self.config.logprobs_mode != "processed_logprobs":
-            raise ValueError(f"rollout.logprobs_mode={self.config.logprobs_mode!r} must be processed_logprobs.")
-        path, tokenizer = self.model_config.local_path, self.model_config.tokenizer
+            raise ValueError(
+                f"rollout.logprobs_mode={self.config.logprobs_mode!r} must be processed_logprobs."
+            )
+        path = self.model_config.local_path
+        tokenizer = self.model_config.tokenizer
         options = {
             "dtype": _DTYPES[self.config.dtype],
-            "attn_implementation": self.model_config.override_config.get("attn_implementation", "sdpa"),
+            "attn_implementation": self.model_config.override_config.get(
+                "attn_implementation", "sdpa"
+            ),
             "trust_remote_code": self.model_config.trust_remote_code,
         }
         if "dummy" in self.config.load_format:
             model = AutoModelForCausalLM.from_config(self.model_config.hf_config, **options)
         else:
             model = AutoModelForCausalLM.from_pretrained(path, **options)
-        generation_config = self.model_config.generation_config or GenerationConfig.from_model_config(model.config)
+        generation_config = (
+            self.model_config.generation_config or GenerationConfig.from_model_config(model.config)
+        )
         generator = BatchedGenerator(
             model.eval().requires_grad_(False).to(get_device_name()),
             eos_token_ids=end_tokens(tokenizer, generation_config),
@@ -123,17 +161,28 @@ class TransformersServer:
         return model, generator
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **more: Any
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        request_id: str,
+        **more: Any,
     ) -> TokenOutput:
-        """Complete one prompt. While the server is paused or loads weights, the request waits (or is turned away).
+        """Complete one prompt. While the server is paused or loads weights, the request waits (or
+        is turned away).
 
-        ValueError: the request is not supported. RuntimeError: the generation failed, or the weights are not complete.
+        ValueError: the request is not supported. RuntimeError: the generation failed, or the
+        weights are not complete.
         """
         if any(more.get(f"{kind}_data") for kind in ("image", "video", "audio")):
-            raise ValueError("rollout.name=transformers generates from text only; remove images, video and audio.")
+            raise ValueError(
+                "rollout.name=transformers generates from text only; remove images, video and"
+                " audio."
+            )
         prompt = tuple(int(token) for token in prompt_ids)
         async with self._changed:
-            await self._changed.wait_for(lambda: self._admitting or (self._paused and self._rejecting))
+            await self._changed.wait_for(
+                lambda: self._admitting or (self._paused and self._rejecting)
+            )
             if not self._admitting:
                 fields = {"global_steps": self.global_steps}
                 return TokenOutput(token_ids=[], stop_reason="aborted", extra_fields=fields)
@@ -141,12 +190,15 @@ class TransformersServer:
                 raise RuntimeError(f"The rollout server cannot generate: {self._weights_problem}.")
             seed = sampling_params.get("seed")
             if seed is None:
-                seed = stable_seed(self.config.seed, self.global_steps, prompt, self._prompt_counts[prompt])
+                seed = stable_seed(
+                    self.config.seed, self.global_steps, prompt, self._prompt_counts[prompt]
+                )
             request = build_request(prompt, sampling_params, self.config, self._max_model_len, seed)
             self._prompt_counts[prompt] += 1
             future: asyncio.Future[GenerationOutput] = asyncio.get_running_loop().create_future()
             self._futures[self._generator.submit(request)] = future
-            # The weights stay as they are until the request is answered, but others may be there when this goes on.
+            # The weights stay as they are until the request is answered, but others may be there
+            # when this goes on.
             version = self.global_steps
             if self._worker is None:
                 self._worker = asyncio.create_task(self._decode_until_idle())
@@ -170,7 +222,8 @@ class TransformersServer:
             async with self._changed:
                 self._changed.notify_all()
                 if not self._generator.has_work:
-                    # Under the lock that generate() holds, so that its next request starts another task.
+                    # Under the lock that generate() holds, so that its next request starts another
+                    # task.
                     self._worker = None
                     return
 
@@ -181,7 +234,8 @@ class TransformersServer:
             except Exception as error:
                 # The requests in the batch fail; the server stays usable.
                 self._generator.abort()
-                failed, self._futures = self._futures, {}
+                failed = self._futures
+                self._futures = {}
                 for future in failed.values():
                     if not future.done():
                         future.set_exception(RuntimeError(f"Generation failed: {error!r}"))
@@ -198,7 +252,8 @@ class TransformersServer:
             await self._changed.wait_for(lambda: not self._futures)
 
     async def begin_weight_update(self) -> None:
-        """Hold new requests, let those in flight finish, and make ready for :meth:`receive_weights`."""
+        """Hold new requests, let those in flight finish, and make ready for
+        :meth:`receive_weights`."""
         self._loader = WeightLoader(self.model)
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"
@@ -209,7 +264,8 @@ class TransformersServer:
         self._loader.load(bucket)
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
-        """Check that all weights arrived, set the version of the weights, and admit requests again."""
+        """Check that all weights arrived, set the version of the weights, and admit requests
+        again."""
         assert self._loader is not None, "begin_weight_update comes first"
         self._loader.finish()
         self._weights_problem = None
@@ -218,22 +274,26 @@ class TransformersServer:
         await self.abandon_weight_update()
 
     async def abandon_weight_update(self) -> None:
-        """Admit requests again. If the update had not finished, they fail with a message that says so."""
+        """Admit requests again. If the update had not finished, they fail with a message that says
+        so."""
         async with self._changed:
             self._loader = None
             self._changed.notify_all()
 
     async def set_global_steps(self, global_steps: int | None) -> None:
-        """Set the version of the weights; None (verl passes it around validation) leaves it as it is."""
+        """Set the version of the weights; None (verl passes it around validation) leaves it as it
+        is."""
         if global_steps is not None:
             self.global_steps = global_steps
 
     async def abort_all_requests(
         self, reset_prefix_cache: bool = True, reject_request: bool = False
     ) -> dict[str, int | list[str]]:
-        """Answer all requests with what they have so far; hold or reject new ones until :meth:`resume_generation`."""
+        """Answer all requests with what they have so far; hold or reject new ones until
+        :meth:`resume_generation`."""
         async with self._changed:
-            self._paused, self._rejecting = True, reject_request
+            self._paused = True
+            self._rejecting = reject_request
             self._changed.notify_all()
         async with self._step_lock:
             aborted = self._generator.abort()
@@ -248,8 +308,11 @@ class TransformersServer:
             self._changed.notify_all()
 
     async def do_nothing(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing where verl manages memory and profiles: keys and values live only as long as their request."""
+        """Do nothing where verl manages memory and profiles: keys and values live only as long as
+        their request."""
 
     # As verl's vLLM replica does it.
     sleep = wait_for_requests_to_drain
-    wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = do_nothing
+    wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = (
+        do_nothing
+    )

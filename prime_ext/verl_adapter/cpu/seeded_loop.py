@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agent loops that give every sample its own reproducible seed.
 
-verl 0.9.1 distinguishes requests of one prompt by random ids only. These loops pass a seed in the sampling parameters,
-made from the rollout seed, the training step, the dataset row, the prompt, the number of the sample within its group,
-and the turn. A resumed run then draws the same samples, whichever server answers and in whatever order.
+verl 0.9.1 distinguishes requests of one prompt by random ids only. These loops pass a seed in the
+sampling parameters, made from the rollout seed, the training step, the dataset row, the prompt, the
+number of the sample within its group, and the turn. A resumed run then draws the same samples,
+whichever server answers and in whatever order.
 """
 
 from collections.abc import Mapping
@@ -29,22 +30,29 @@ def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:
 
 
 class _SeededLoop(AgentLoopBase):
-    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
+    async def run(
+        self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any
+    ) -> AgentLoopOutput:
         seed = sample_seed(self.rollout_config.seed, kwargs)
         return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)
 
 
 @register("seeded_single_turn_agent")
 class SeededSingleTurnAgentLoop(_SeededLoop, SingleTurnAgentLoop):
-    """verl's single-turn loop with a seed per sample; ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
+    """verl's single-turn loop with a seed per sample;
+    ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
 
 
 @register("seeded_tool_agent")
 class SeededToolAgentLoop(_SeededLoop, BoundedToolAgentLoop):
-    """``bounded_tool_agent`` with a seed per sample and turn; ``default_agent_loop=seeded_tool_agent``."""
+    """``bounded_tool_agent`` with a seed per sample and turn;
+    ``default_agent_loop=seeded_tool_agent``."""
 
     async def _handle_generating_state(
-        self, agent_data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
+        self,
+        agent_data: AgentData,
+        sampling_params: dict[str, Any],
+        ignore_termination: bool = False,
     ) -> AgentState:
         seed = stable_seed(sampling_params["seed"], agent_data.assistant_turns)
         return await super()._handle_generating_state(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfer of model weights from a trainer to a model in another process, checked by name, shape and completeness."""
+"""Transfer of model weights from a trainer to a model in another process, checked by name, shape
+and completeness."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
@@ -11,7 +12,8 @@ Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Te
 
 
 async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the tensors as safetensors, in parts of at least ``bucket_bytes`` bytes each (the last may be smaller)."""
+    """Yield the tensors as safetensors, in parts of at least ``bucket_bytes`` bytes each (the last
+    may be smaller)."""
     bucket: dict[str, torch.Tensor] = {}
     n_bytes = 0
     async for name, tensor in ensure_async_iterator(weights):
@@ -20,13 +22,15 @@ async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[
         n_bytes += tensor.nbytes
         if n_bytes >= bucket_bytes:
             yield safetensors.torch.save(bucket)
-            bucket, n_bytes = {}, 0
+            bucket = {}
+            n_bytes = 0
     if bucket:
         yield safetensors.torch.save(bucket)
 
 
 class WeightLoader:
-    """One update of all weights of a model, in any number of parts. A name may be any alias of a tied weight."""
+    """One update of all weights of a model, in any number of parts. A name may be any alias of a
+    tied weight."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -34,18 +38,24 @@ class WeightLoader:
         self._received: set[int] = set()
 
     def load(self, bucket: bytes) -> None:
-        """Copy the tensors of a bucket into the model. ValueError: a name is unknown. RuntimeError: a shape differs."""
+        """Copy the tensors of a bucket into the model. ValueError: a name is unknown. RuntimeError:
+        a shape differs."""
         tensors = safetensors.torch.load(bucket)
         if unknown := self._model.load_state_dict(tensors, strict=False).unexpected_keys:
             raise ValueError(
-                f"Weight {unknown[0]!r} is not in the rollout model; trainer and rollout have to use the same model "
-                "(with LoRA set model.lora.merge=True)."
+                f"Weight {unknown[0]!r} is not in the rollout model; trainer and rollout have to"
+                " use the same model (with LoRA set model.lora.merge=True)."
             )
         self._received |= {id(self._tensors[name]) for name in tensors}
 
     def finish(self) -> None:
         """Check that every weight arrived; ValueError if some did not."""
-        missing = sorted(name for name, tensor in self._tensors.items() if id(tensor) not in self._received)
+        missing = sorted(
+            name for name, tensor in self._tensors.items() if id(tensor) not in self._received
+        )
         if missing:
             shown = ", ".join(missing[:3])
-            raise ValueError(f"{len(missing)} weights of the rollout model were not sent by the trainer: {shown} ...")
+            raise ValueError(
+                f"{len(missing)} weights of the rollout model were not sent by the trainer:"
+                f" {shown} ..."
+            )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.utils.distributed`` on a CPU: plain gloo, because torch refuses to hear of one device twice.
+"""``verl.utils.distributed`` on a CPU: plain gloo, because torch refuses to hear of one device
+twice.
 
 verl asks for ``cpu:gloo,<device>:<backend>``. No defect: it has no device ``cpu``.
 """
@@ -10,10 +11,13 @@ from typing import Any
 
 
 def apply(module: Any) -> None:
-    """Replace both functions that open the process group, before other modules of verl copy them."""
+    """Replace both functions that open the process group, before other modules of verl copy
+    them."""
     open_group = functools.partial(module.initialize_global_process_group_ray, backend="gloo")
 
-    def initialize_global_process_group_ray(timeout_second: int | None = None, backend: str | None = None) -> None:
+    def initialize_global_process_group_ray(
+        timeout_second: int | None = None, backend: str | None = None
+    ) -> None:
         open_group(timeout_second)
 
     def initialize_global_process_group(timeout_second: int = 36000) -> tuple[int, int, int]:

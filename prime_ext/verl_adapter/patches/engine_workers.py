@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.workers.engine_workers``: something around each update of a worker that verl builds itself. No defect."""
+"""``verl.workers.engine_workers``: something around each update of a worker that verl builds
+itself. No defect."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,7 +8,8 @@ from typing import Any
 
 
 def apply(worker: Any, around: Callable[[Any], AbstractContextManager[None]]) -> None:
-    """Have ``train_mini_batch`` of this worker run within ``around``, which may also add options to the data."""
+    """Have ``train_mini_batch`` of this worker run within ``around``, which may also add options to
+    the data."""
     train = worker.train_mini_batch
 
     def train_mini_batch(data: Any) -> Any:

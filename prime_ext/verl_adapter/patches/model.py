@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.utils.model`` on a CPU: a critic has the attention that is set, not FlashAttention 2 (for_upstream.md)."""
+"""``verl.utils.model`` on a CPU: a critic has the attention that is set, not FlashAttention 2
+(for_upstream.md)."""
 
 from typing import Any
 
@@ -7,7 +8,9 @@ from typing import Any
 def apply(module: Any) -> None:
     """Replace ``load_valuehead_model``."""
 
-    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+    def load_valuehead_model(
+        local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool
+    ) -> Any:
         return module.AutoModelForTokenClassification.from_pretrained(
             local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
         )

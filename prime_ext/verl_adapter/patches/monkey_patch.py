@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.models.transformers.monkey_patch``: ``use_fused_kernels`` for each model on its own, and ``chunked``.
+"""``verl.models.transformers.monkey_patch``: ``use_fused_kernels`` for each model on its own, and
+``chunked``.
 
-verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits; the policy, the PRM and its reference
-are of one class in one process (for_upstream.md). :func:`apply` binds the replacement to the instance, and lets it
-answer only when the engine asks for fused log-probabilities.
+verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits; the policy, the
+PRM and its reference are of one class in one process (for_upstream.md). :func:`apply` binds the
+replacement to the instance, and lets it answer only when the engine asks for fused
+log-probabilities.
 
-The backend ``chunked`` runs wherever torch does, on logits of 256 tokens; verl's ``torch`` holds six copies of 512.
+The backend ``chunked`` runs wherever torch does, on logits of 256 tokens; verl's ``torch`` holds
+six copies of 512.
 """
 
 from collections.abc import Callable
@@ -26,25 +29,31 @@ def forward_chunked(
     return_dict: bool = True,  # always
     **inputs: Any,
 ) -> Any:
-    """Forward pass of a causal language model that ends in log-probabilities and entropies, ``(B, T)``.
+    """Forward pass of a causal language model that ends in log-probabilities and entropies, ``(B,
+    T)``.
 
-    verl's engine passes what it passes to its own fused forward passes: ``shift_labels`` are the tokens of the
-    log-probabilities, the next ones if None. Raises ValueError where the output layer is not a plain matrix.
+    verl's engine passes what it passes to its own fused forward passes: ``shift_labels`` are the
+    tokens of the log-probabilities, the next ones if None. Raises ValueError where the output layer
+    is not a plain matrix.
     """
     from verl.models.transformers.dense_common import CausalLMOutputForPPO
 
     output_layer = getattr(self.lm_head, "_fsdp_wrapped_module", self.lm_head)
     if not isinstance(output_layer, torch.nn.Linear) or output_layer.bias is not None:
         raise ValueError(
-            f"fused_kernel_options.impl_backend={CHUNKED} needs a plain linear output layer without bias, this is "
-            f"{self.lm_head}; set use_fused_kernels=false or leave lm_head out of the adapters"
+            f"fused_kernel_options.impl_backend={CHUNKED} needs a plain linear output layer without"
+            f" bias, this is {self.lm_head}; set use_fused_kernels=false or leave lm_head out of"
+            " the adapters"
         )
     hidden_BTH = self.model(input_ids=input_ids, **inputs)[0]
     target_BT = torch.roll(input_ids, -1, -1) if shift_labels is None else shift_labels
     log_prob_N, entropy_N = self.lm_head(
-        hidden_BTH.flatten(0, 1), target_N=target_BT.flatten().long(), temperature=float(temperature)
+        hidden_BTH.flatten(0, 1),
+        target_N=target_BT.flatten().long(),
+        temperature=float(temperature),
     )
-    # Copies, because FSDP2 hangs its hook for the backward pass on what is returned, and a view could lose it.
+    # Copies, because FSDP2 hangs its hook for the backward pass on what is returned, and a view
+    # could lose it.
     return CausalLMOutputForPPO(
         log_probs=log_prob_N.unflatten(0, target_BT.shape).clone(),
         entropy=entropy_N.unflatten(0, target_BT.shape).clone(),
@@ -54,9 +63,11 @@ def forward_chunked(
 def output_layer_forward(
     self: torch.nn.Linear, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output layer itself.
+    """Return log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output
+    layer itself.
 
-    FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its backward pass only.
+    FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its
+    backward pass only.
     """
     # Autocast would change the forward pass of the product and not its backward pass.
     with torch.autocast(hidden_NH.device.type, enabled=False):
@@ -66,13 +77,15 @@ def output_layer_forward(
 
 
 def bind_chunked(model: Any) -> None:
-    """Let ``model``, a causal language model, answer with :func:`forward_chunked` when a temperature is passed."""
+    """Let ``model``, a causal language model, answer with :func:`forward_chunked` when a
+    temperature is passed."""
     bind(model, forward_chunked)
     bind(model.lm_head, output_layer_forward)
 
 
 def bind(module: Any, fused_forward: Callable[..., Any]) -> None:
-    """Let this module answer with ``fused_forward`` when verl's engine passes a temperature: to fused passes only."""
+    """Let this module answer with ``fused_forward`` when verl's engine passes a temperature: to
+    fused passes only."""
     class_forward = type(module).forward
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,9 +110,11 @@ def apply(module: Any) -> None:
             return
         if fused_kernels_backend not in VERL_BACKENDS:
             raise ValueError(
-                f"fused_kernel_options.impl_backend={fused_kernels_backend!r} is not one of {', '.join(BACKENDS)}"
+                f"fused_kernel_options.impl_backend={fused_kernels_backend!r} is not one of"
+                f" {', '.join(BACKENDS)}"
             )
-        # verl chooses the function for this kind of model and puts it on the class: here on one that is thrown away.
+        # verl chooses the function for this kind of model and puts it on the class: here on one
+        # that is thrown away.
         model_class = type(model)
         model.__class__ = type(model_class.__name__, (model_class,), {})
         verls_patch(model, use_fused_kernels, fused_kernels_backend)

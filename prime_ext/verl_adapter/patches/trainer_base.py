@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.trainer_base``: what its trainers log to; verl has no registry of loggers. No defect."""
+"""``verl.trainer.ppo.v1.trainer_base``: what its trainers log to; verl has no registry of loggers.
+No defect."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,15 +12,19 @@ from verl.trainer.ppo.v1 import trainer_base
 
 @contextmanager
 def replace_loggers(loggers: Mapping[str, Any]) -> Iterator[None]:
-    """Within this context trainers log to these in place of verl's of their names: ``Tracking``, ``tqdm``.
+    """Within this context trainers log to these in place of verl's of their names: ``Tracking``,
+    ``tqdm``.
 
     With a ``console`` among them they have no progress bars.
     """
-    make_tracking, bar = trainer_base.Tracking, trainer_base.tqdm
+    make_tracking = trainer_base.Tracking
+    bar = trainer_base.tqdm
 
     def build_tracking(*, default_backend: str | list[str], **keywords: Any) -> Any:
         names = [default_backend] if isinstance(default_backend, str) else default_backend
-        tracking = make_tracking(default_backend=[name for name in names if name not in loggers], **keywords)
+        tracking = make_tracking(
+            default_backend=[name for name in names if name not in loggers], **keywords
+        )
         tracking.logger.update(loggers)
         return tracking
 

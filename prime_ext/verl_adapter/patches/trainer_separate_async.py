@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.trainer_separate_async``, mended where 0.9.1 breaks: docs/explanation/for_upstream.md."""
+"""``verl.trainer.ppo.v1.trainer_separate_async``, mended where 0.9.1 breaks:
+docs/explanation/for_upstream.md."""
 
 import logging
 import threading
@@ -24,8 +25,9 @@ MEETING_SECONDS = 600
 class SnapshotActorWorker(DetachActorWorker):
     """Worker whose snapshots copy weights that are already in host memory.
 
-    verl's ``tensor.cpu()`` copies nothing there: on the CPU, and with ``param_offload``. Restoring the policy of the
-    step's start would then overwrite the "saved" current one, and lose the updates of all mini-batches but the last.
+    verl's ``tensor.cpu()`` copies nothing there: on the CPU, and with ``param_offload``. Restoring
+    the policy of the step's start would then overwrite the "saved" current one, and lose the
+    updates of all mini-batches but the last.
     """
 
     @property
@@ -33,9 +35,12 @@ class SnapshotActorWorker(DetachActorWorker):
         take = super().copy_handler
 
         def copy(module: torch.nn.Module) -> Any:
-            # verl moves offloaded weights to the host without waiting; copying them there would not wait either.
+            # verl moves offloaded weights to the host without waiting; copying them there would not
+            # wait either.
             get_torch_device().synchronize()
-            shards = [getattr(parameter, "_local_tensor", parameter) for parameter in module.parameters()]
+            shards = [
+                getattr(parameter, "_local_tensor", parameter) for parameter in module.parameters()
+            ]
             in_use = {shard.untyped_storage().data_ptr() for shard in shards}
 
             def unshare(saved: torch.Tensor) -> torch.Tensor:
@@ -47,14 +52,18 @@ class SnapshotActorWorker(DetachActorWorker):
 
 
 class _WithoutFlush(logging.LoggerAdapter):
-    """Logger that drops ``flush``: verl 0.9.1 passes it when ``hybrid_engine=false``, which ends the run."""
+    """Logger that drops ``flush``: verl 0.9.1 passes it when ``hybrid_engine=false``, which ends
+    the run."""
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}
 
 
 def _meet(build: Callable[..., Any], *arguments: Any) -> None:
-    """Join trainers and servers in the group through which weights go; verl would wait for it without end."""
+    """Join trainers and servers in the group through which weights go; verl would wait for it
+    without end."""
     joined: Future[Any] = Future()
 
     def run() -> None:
@@ -67,8 +76,9 @@ def _meet(build: Callable[..., Any], *arguments: Any) -> None:
     threading.Thread(target=run, daemon=True).start()
     if not wait([joined], MEETING_SECONDS).done:
         raise RuntimeError(
-            f"trainers and rollout servers have not met within {MEETING_SECONDS} s to exchange weights (NCCL, "
-            "actor_rollout_ref.rollout.checkpoint_engine); start again, and see NCCL_DEBUG=INFO if it comes back"
+            f"trainers and rollout servers have not met within {MEETING_SECONDS} s to exchange"
+            " weights (NCCL, actor_rollout_ref.rollout.checkpoint_engine); start again, and see"
+            " NCCL_DEBUG=INFO if it comes back"
         )
     joined.result()
 

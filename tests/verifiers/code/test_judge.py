@@ -15,7 +15,9 @@ WORDS = st.text(alphabet=st.characters(categories=("L", "N", "P")), min_size=1, 
 LINES = st.lists(st.lists(WORDS, min_size=1, max_size=4), max_size=5)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -63,7 +65,10 @@ def test_outputs(got, expected, agrees):
 def test_white_space_does_not_count_but_lines_do(lines, data):
     expected = "\n".join(" ".join(words) for words in lines)
     spaces = st.sampled_from([" ", "  ", "\t", " \r "])
-    got = "\n".join(data.draw(st.sampled_from(["", "\n", " \n"])) + data.draw(spaces).join(words) for words in lines)
+    got = "\n".join(
+        data.draw(st.sampled_from(["", "\n", " \n"])) + data.draw(spaces).join(words)
+        for words in lines
+    )
     assert outputs_agree(got.encode(), expected)
     if lines:
         assert not outputs_agree((got + "\nmore").encode(), expected)
@@ -86,7 +91,15 @@ def test_any_output_can_be_judged_and_a_value_agrees_with_itself_through_json(go
 
 
 def test_values_of_different_kinds_do_not_agree_nor_do_deeply_nested_ones():
-    pairs = [(True, 1), (1, True), ("1", 1), (None, 0), ([1, 2], [2, 1]), ({"a": 1}, {"a": 1, "b": 2}), (10**400, 1.0)]
+    pairs = [
+        (True, 1),
+        (1, True),
+        ("1", 1),
+        (None, 0),
+        ([1, 2], [2, 1]),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        (10**400, 1.0),
+    ]
     deep = []
     for _ in range(100_000):
         deep = [deep]

@@ -29,7 +29,11 @@ def row(public, private, name=""):
 
 def test_public_tests_come_before_private_ones_packed_or_not():
     private = [{**STDIN, "input": "5 6\n"}]
-    for cases in (row([STDIN], private), json.dumps(row([STDIN], private)), row([STDIN], json.dumps(private))):
+    for cases in (
+        row([STDIN], private),
+        json.dumps(row([STDIN], private)),
+        row([STDIN], json.dumps(private)),
+    ):
         problem = parse_test_cases(cases)
         assert problem == PairProblem((("1 2\n", "3\n"), ("5 6\n", "3\n")))
 
@@ -53,10 +57,19 @@ def test_a_pickled_text_is_read_and_what_would_run_something_does_not(tmp_path):
     for text in ("", "a", "ä\n" * 300, "x" * 70_000):
         assert unpickle_text(pickle.dumps(text)) == text
     hostile = pickle.dumps(Opens(str(tmp_path / "ran")))
-    with pytest.raises(MalformedTests, match="private_test_cases is not the pickle of a text: it holds .*open"):
+    with pytest.raises(
+        MalformedTests, match="private_test_cases is not the pickle of a text: it holds .*open"
+    ):
         parse_test_cases(row([STDIN], base64.b64encode(zlib.compress(hostile)).decode()))
     assert not list(tmp_path.iterdir())
-    for data in (pickle.dumps(["[]"]), pickle.dumps(b"[]"), b"", b"\x80", b"no pickle", pickle.dumps("a")[:-1]):
+    for data in (
+        pickle.dumps(["[]"]),
+        pickle.dumps(b"[]"),
+        b"",
+        b"\x80",
+        b"no pickle",
+        pickle.dumps("a")[:-1],
+    ):
         with pytest.raises(MalformedTests, match="is not the pickle of a text"):
             unpickle_text(data)
 
@@ -64,9 +77,15 @@ def test_a_pickled_text_is_read_and_what_would_run_something_does_not(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"public_test_cases": '[{"input": "1"}]'}, "public_test_cases: test 1 has no input and output that are texts"),
+        (
+            {"public_test_cases": '[{"input": "1"}]'},
+            "public_test_cases: test 1 has no input and output that are texts",
+        ),
         ({"private_test_cases": None}, "private_test_cases must be a text, got NoneType"),
-        ({"private_test_cases": "%%" + packed("[]")}, "private_test_cases is neither JSON nor packed"),
+        (
+            {"private_test_cases": "%%" + packed("[]")},
+            "private_test_cases is neither JSON nor packed",
+        ),
         ({"metadata": '{"func_name": "f"}'}, "a test is 'stdin', but metadata has calls of f"),
     ],
 )

@@ -7,14 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.verifiers.code.cases import AssertionProblem, MalformedTests, PairProblem, parse_test_cases
+from prime_ext.verifiers.code.cases import (
+    AssertionProblem,
+    MalformedTests,
+    PairProblem,
+    parse_test_cases,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-KEYS = st.sampled_from(["inputs", "outputs", "fn_name", "test", "test_list", "test_imports", "prompt", "entry_point"])
+KEYS = st.sampled_from(
+    ["inputs", "outputs", "fn_name", "test", "test_list", "test_imports", "prompt", "entry_point"]
+)
 
 
 def test_standard_input_as_dict_or_as_json():
@@ -73,7 +82,11 @@ def test_the_tests_alone_show_what_is_tested(tests, entry_points):
 
 def test_an_open_prompt_is_completed():
     for prompt in ("def f(x):\n", 'import math\n\ndef f(x):\n    """Say."""\n', ""):
-        cases = {"prompt": prompt, "entry_point": "f", "test": "def check(candidate):\n    assert candidate(1)"}
+        cases = {
+            "prompt": prompt,
+            "entry_point": "f",
+            "test": "def check(candidate):\n    assert candidate(1)",
+        }
         tests = parse_test_cases(cases)
         assert tests.tests == "check(f)" and tests.entry_points == ("f",)
         compile(tests.setup, "setup", "exec")

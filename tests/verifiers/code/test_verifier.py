@@ -23,7 +23,8 @@ def verifier():
 
 @pytest.fixture
 def hasty(verifier):
-    """Return a verifier for programs that never end; others have many times the time that they need."""
+    """Return a verifier for programs that never end; others have many times the time that they
+    need."""
     return CodeVerifier(verifier.sandbox, limits=Limits(seconds=3.0, memory_bytes=512 << 20))
 
 
@@ -76,8 +77,17 @@ class TestStandardInput:
 @pytest.mark.parametrize(
     ("program", "outcome"),
     [
-        ("class Solution:\n    def f(self, a: List[int], b: int) -> int: return sum(a) + b", Outcome.CORRECT),
-        ("f = lambda a, b: [print('chatter'), float(sum(a) + b)][1]\nif __name__ == '__main__': f()", Outcome.CORRECT),
+        (
+            "class Solution:\n    def f(self, a: List[int], b: int) -> int: return sum(a) + b",
+            Outcome.CORRECT,
+        ),
+        (
+            (
+                "f = lambda a, b: [print('chatter'), float(sum(a) + b)][1]\nif __name__ =="
+                " '__main__': f()"
+            ),
+            Outcome.CORRECT,
+        ),
         ("def f(a, b): return 7", Outcome.WRONG),
         ("def f(a, b): return str(sum(a) + b)", Outcome.WRONG),
         ("def g(a, b): return 6", Outcome.ERROR),
@@ -111,7 +121,9 @@ OF_OBJECTS = [
     "assert P(4).double() == 8 and P(4).x == 4 and len(P(3)) == 3 and P(1)[7] == 7",
     "assert search('abc') and not search('b')",
 ]
-EXPECTS_ERROR = "try:\n    f(1)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'no'"
+EXPECTS_ERROR = (
+    "try:\n    f(1)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'no'"
+)
 # Helpers of the prompt are the tests' own, whatever the program makes of them.
 WITH_HELPER = {
     "prompt": "def helper(x):\n    return x + 1\n\ndef f(x):\n",
@@ -141,14 +153,34 @@ class TestAssertions:
             ("def f(x): raise ValueError('no')", {"test": EXPECTS_ERROR}, True),
             ("def f(x): raise KeyError('no')", {"test": EXPECTS_ERROR}, False),
             (OBJECTS, {"test_list": OF_OBJECTS}, True),
-            ("def f(x): return object()\ndef g(x): return 2", {"test_list": ["assert g(f(1)) == 2"]}, True),
+            (
+                "def f(x): return object()\ndef g(x): return 2",
+                {"test_list": ["assert g(f(1)) == 2"]},
+                True,
+            ),
             # Tests may pass functions; a solution may not stand on a built-in that it leaves out.
-            ("def apply(f, x): return f(x)", {"test_list": ["assert apply(lambda x: x + 1, 3) == 4"]}, True),
+            (
+                "def apply(f, x): return f(x)",
+                {"test_list": ["assert apply(lambda x: x + 1, 3) == 4"]},
+                True,
+            ),
             ("", {"test_list": ["assert sum([1, 2]) == 3"], "entry_point": "sum"}, False),
             ("def f(x): return helper(x)", WITH_HELPER, True),
             ("def helper(x): return 3\ndef f(x): return 0", WITH_HELPER, False),
-            (LEETCODE, {"test": "head = Solution().drop(ListNode(1, ListNode(2, ListNode(3))))\n" + SECOND}, True),
-            (LEETCODE, {"test": "root = Solution().add(TreeNode(1, None, TreeNode(2)))\n" + RIGHT}, True),
+            (
+                LEETCODE,
+                {
+                    "test": (
+                        "head = Solution().drop(ListNode(1, ListNode(2, ListNode(3))))\n" + SECOND
+                    )
+                },
+                True,
+            ),
+            (
+                LEETCODE,
+                {"test": "root = Solution().add(TreeNode(1, None, TreeNode(2)))\n" + RIGHT},
+                True,
+            ),
             (LEETCODE, {"test": "root = Solution().drop(None)\n" + RIGHT}, False),
         ],
     )
@@ -159,11 +191,17 @@ class TestAssertions:
         cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2, 'two'"]}
         for program, outcome, detail in (
             ("def f(n): return 1", Outcome.WRONG, "test 1 of 1: wrong result: two"),
-            ("def f(n):\n    while n == 2: pass\n    return n", Outcome.TIMEOUT, "test 1 of 1: time limit"),
+            (
+                "def f(n):\n    while n == 2: pass\n    return n",
+                Outcome.TIMEOUT,
+                "test 1 of 1: time limit",
+            ),
             ("def g(:", Outcome.ERROR, "test 1 of 1: SyntaxError"),
         ):
             verdict = judge(hasty, program, cases, reward="fraction")
-            assert (verdict.score, verdict.outcome) == (0.0, outcome) and verdict.detail.startswith(detail)
+            assert (verdict.score, verdict.outcome) == (0.0, outcome) and verdict.detail.startswith(
+                detail
+            )
 
 
 class TestTheGrader:
@@ -172,7 +210,10 @@ class TestTheGrader:
         [
             ("not json", "test cases: no JSON"),
             ({"test": "x = = 1"}, "the tests are not Python"),
-            ({"test_list": ["assert f() == 1"], "test_imports": ["import no_such_module"]}, "no_such_module"),
+            (
+                {"test_list": ["assert f() == 1"], "test_imports": ["import no_such_module"]},
+                "no_such_module",
+            ),
         ],
     )
     def test_malformed_tests_fail_the_grader_not_the_program(self, verifier, cases, detail):

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that hung, crashed, fooled or executed code in some grader, and programs that write endless more of them."""
+"""Answers that hung, crashed, fooled or executed code in some grader, and programs that write
+endless more of them."""
 
 import random
 
 MARKER = "prime_ext_was_here"
 
-# One a word: towers; factorials, binomials, sums; undefined values; what the grammar or sympy would misread.
+# One a word: towers; factorials, binomials, sums; undefined values; what the grammar or sympy would
+# misread.
 SHORT = r"""
-    9^{9^{9^9}} 9^{9^{9^{9^{9}}}} ((9^9)^{9999})^{9999} ((9**9)**9999)**9999 10^{1000000} 2^{2^{2^{2^{99}}}}
-    (((2^{99})^{99})^{99})^{99} 9^{999999999} \left(9^{9^9}\right)^{-1} e^{e^{e^{e^{9}}}} 10^{10^{10}} \sqrt{9^{9^9}}
+    9^{9^{9^9}} 9^{9^{9^{9^{9}}}} ((9^9)^{9999})^{9999} ((9**9)**9999)**9999 10^{1000000}
+    2^{2^{2^{2^{99}}}}
+    (((2^{99})^{99})^{99})^{99} 9^{999999999} \left(9^{9^9}\right)^{-1} e^{e^{e^{e^{9}}}}
+    10^{10^{10}} \sqrt{9^{9^9}}
     x^{99999999} (x+1)^{2000} (x+y+z+w)^{60} 1e999999999 1e-999999999 9^{-9^{9}}
 
     (10!)! 1000000! ((3!)!)! 9!!!!!!!!!!!! (9^9)! \binom{1000000}{500000} \binom{\binom{99}{9}}{9}
-    \sum_{n=1}^{10^{9}}n \sum_{n=1}^{1000000000}\frac{1}{n} \prod_{k=1}^{99999}k \prod_{k=1}^{999}k^{999}
+    \sum_{n=1}^{10^{9}}n \sum_{n=1}^{1000000000}\frac{1}{n} \prod_{k=1}^{99999}k
+    \prod_{k=1}^{999}k^{999}
     \int_0^1x^{x^{x^{x}}}dx \lim_{x\to0}\frac{\sin(\tan{x})-\tan(\sin{x})}{x^7}
     \sum_{a=1}^{999}\sum_{b=1}^{999}\sum_{c=1}^{999}a^bc
 
     1/0 \frac{1}{0} \frac{0}{0} \infty-\infty 0^{0^{0}} \log{0} \tan\frac{\pi}{2} 0^{-1}
 
-    \variable{os.system} \operatorname{zeros}(9999,9999) |x^{99}|<\sin{x}<|x|^{x^{2}}<5 ((((((((1))))))))
+    \variable{os.system} \operatorname{zeros}(9999,9999) |x^{99}|<\sin{x}<|x|^{x^{2}}<5
+    ((((((((1))))))))
     {((((((({x})))))))} \log_{2^5}\log_{2^5}\log_{2^5}\log_{2^5}\log_{2^5}2 \pm1\pm1\pm1\pm1\pm1\pm1
 """.split()
 
@@ -51,7 +57,8 @@ $(touch MARKER)
 # Each many times over, against graders' regular expressions, ours included.
 REPEATED = (
     r"""
-    ( { [ | - x \boxed{ \text{ \frac \frac1 \sqrt( ^ _{ \left \left. \begin{pmatrix} \overline{ \pm \approx \in \\
+    ( { [ | - x \boxed{ \text{ \frac \frac1 \sqrt( ^ _{ \left \left. \begin{pmatrix} \overline{ \pm
+    \approx \in \\
     = < : ; % 1% 1: 1, x= ' f( #### ** ~ \, a_{ \sin aa- \text{or} 5\text{a}
 """.split()
     + ["1 ", "a b ", "1 1/", "answer ", "answer is ", "or ", " ", "\ue000"]
@@ -59,14 +66,18 @@ REPEATED = (
 
 # An opening, its content and a closing, repeated this often.
 NESTED = [
-    ("(", "1", ")", 5000), ("{", "1", "}", 5000), ("(", "x", ")", 300), ("[", "", "]", 40), (r"\sqrt{", "2", "}", 1000),
-    (r"\frac{1}{", "2", "}", 300), (r"\boxed{", "1", "}", 2000), ("|", "x", "|", 200), ("(-", "1", ")", 200),
+    ("(", "1", ")", 5000), ("{", "1", "}", 5000), ("(", "x", ")", 300), ("[", "", "]", 40),
+    (r"\sqrt{", "2", "}", 1000),
+    (r"\frac{1}{", "2", "}", 300), (r"\boxed{", "1", "}", 2000), ("|", "x", "|", 200),
+    ("(-", "1", ")", 200),
     ("a_{", "1", "}", 200), (r"\text{a", "", "}", 3000), ("f(", "x", ")", 3000),
 ]  # fmt: skip
 
 
 def _matrix(kind: str, cell: str) -> str:
-    rows = ("&".join(cell.format(i=i, j=j, product=i * j + 7) for j in range(40)) for i in range(40))
+    rows = (
+        "&".join(cell.format(i=i, j=j, product=i * j + 7) for j in range(40)) for i in range(40)
+    )
     return rf"\begin{{{kind}}}" + r"\\".join(rows) + rf"\end{{{kind}}}"
 
 
@@ -94,7 +105,8 @@ def _large() -> list[str]:
 
 
 def hostile_answers(marker: str = MARKER) -> list[str]:
-    """Return fixed hostile answers; executing one of the payloads would create the file ``marker``."""
+    """Return fixed hostile answers; executing one of the payloads would create the file
+    ``marker``."""
     payloads = [line.replace("MARKER", marker) for line in PAYLOADS.strip().splitlines()]
     repeated = [piece * (60_000 // len(piece)) for piece in REPEATED]
     nested = [opened * times + inside + closed * times for opened, inside, closed, times in NESTED]
@@ -105,7 +117,9 @@ def random_hostile_answer(generator: random.Random) -> str:
     """Return a random answer for computer algebra, all different."""
     n = generator.randrange(2, 99)
     m = generator.randrange(10**3, 10**9)
-    characters = (generator.choice(r"0123456789+-*/^_{}()[]\xyzabcfracsqrtpi,;:|!%=<> ") for _ in range(n))
+    characters = (
+        generator.choice(r"0123456789+-*/^_{}()[]\xyzabcfracsqrtpi,;:|!%=<> ") for _ in range(n)
+    )
     kinds = [
         r"\sqrt{" * (n % 12) + f"x+{m}" + "}" * (n % 12),
         rf"\frac{{x^{{{n}}}+{m}}}{{\sqrt{{x}}-{n}}}",

@@ -39,8 +39,10 @@ def test_what_is_refused(answer, reason):
 
 
 HONEST = r"""
-    \frac{\sqrt{3}+1}{2} 2^{2018}-1 e^{x^{2}} 2^{2^{n}} x^{5000} 200! \binom{n+1}{k} x\equiv3\pmod{5} \ln(x^{2}+1)
-    \begin{pmatrix}1&2\\3&4\end{pmatrix} (-\infty,3]\cup[5,\infty) \sum_{k=0}^{n}\binom{n}{k}x^{k} \frac{n!}{k!(n-k)!}
+    \frac{\sqrt{3}+1}{2} 2^{2018}-1 e^{x^{2}} 2^{2^{n}} x^{5000} 200! \binom{n+1}{k}
+    x\equiv3\pmod{5} \ln(x^{2}+1)
+    \begin{pmatrix}1&2\\3&4\end{pmatrix} (-\infty,3]\cup[5,\infty) \sum_{k=0}^{n}\binom{n}{k}x^{k}
+    \frac{n!}{k!(n-k)!}
     1+\sqrt{2+\sqrt{3+\sqrt{5}}}
 """
 

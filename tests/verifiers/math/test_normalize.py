@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The surface form of an answer, and numbers read exactly, where the labeled pairs do not show it."""
+"""The surface form of an answer, and numbers read exactly, where the labeled pairs do not show
+it."""
 
 from fractions import Fraction
 

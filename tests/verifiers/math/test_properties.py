@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of all answers: no exceptions, no false positives for changed numbers, typography means nothing."""
+"""Properties of all answers: no exceptions, no false positives for changed numbers, typography
+means nothing."""
 
 from fractions import Fraction
 
@@ -12,10 +13,13 @@ from prime_ext.verifiers.math.math_verifier import decide
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 
-# Text as a policy that looks for holes would write it: LaTeX pieces in any order, and anything else.
+# Text as a policy that looks for holes would write it: LaTeX pieces in any order, and anything
+# else.
 PIECES = st.sampled_from(
-    r"\boxed{ \frac \sqrt \text{ \left( \right] \pm \cup \infty \pi \le \in \approx \begin{pmatrix} "
-    r"\end{pmatrix} \\ \binom \sin \log_ ^ _ { } ( ) [ ] \{ \} , ; : = < > + - * / ! | % $ & ' . 0 1 2 12 "
+    r"\boxed{ \frac \sqrt \text{ \left( \right] \pm \cup \infty \pi \le \in \approx"
+    r" \begin{pmatrix} "
+    r"\end{pmatrix} \\ \binom \sin \log_ ^ _ { } ( ) [ ] \{ \} , ; : = < > + - * / ! | % $ & ' . 0"
+    r" 1 2 12 "
     r"1,000 0.5 x y e i n "
     r"E or and cm ² − １".split()
     + [" ", "\n"]
@@ -76,7 +80,9 @@ def test_a_fraction_equals_the_gold_decimal_that_it_rounds_to(value, places):
     enough = len(decimal.replace(".", "").lstrip("-0")) >= 2
     assert (decide(decimal, frac(value))[0] == "correct") == enough
     last = Fraction(1, 10**places)
-    assert decide(decimal, frac(value + last))[0] == decide(decimal, frac(value - last))[0] == "wrong"
+    assert (
+        decide(decimal, frac(value + last))[0] == decide(decimal, frac(value - last))[0] == "wrong"
+    )
 
 
 @given(st.lists(INTEGERS, min_size=2, max_size=6, unique=True), st.randoms(use_true_random=False))
@@ -101,7 +107,9 @@ def test_the_ends_of_intervals_matter(low, width, left, right):
     assert decide(one, other)[0] == ("correct" if left == right else "wrong")
     operators = {"(": "<", "[": r"\le ", ")": "<", "]": r"\le "}
     chain = f"{low}{operators[right[0]]}x{operators[right[1]]}{low + width}"
-    assert decide(one, chain)[0] == decide(chain, one)[0] == ("correct" if left == right else "wrong")
+    assert (
+        decide(one, chain)[0] == decide(chain, one)[0] == ("correct" if left == right else "wrong")
+    )
 
 
 ATOMS = st.sampled_from(["x", "y", "2", "3", "7", r"\pi", r"\sqrt{2}"])
@@ -137,6 +145,8 @@ def test_algebra_is_symmetric_and_sees_a_difference(verifier, left, right):
     if "x" not in left + right:
         # A plain number must not be restated; that rule is not symmetric.
         return
-    assert verifier.verify_answer(left, right).outcome == verifier.verify_answer(right, left).outcome
+    assert (
+        verifier.verify_answer(left, right).outcome == verifier.verify_answer(right, left).outcome
+    )
     assert verifier.verify_answer(f"{right}+{left}", f"{left}+{right}").correct
     assert not verifier.verify_answer(f"{left}+x+1", f"{left}+x").correct

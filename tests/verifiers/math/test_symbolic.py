@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computer algebra in isolation: the quick reader against the full parser, exactness, and what is not understood."""
+"""Computer algebra in isolation: the quick reader against the full parser, exactness, and what is
+not understood."""
 
 import json
 from pathlib import Path
@@ -11,8 +12,17 @@ from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.symbolic import _latex, _Reader, judge
 
-PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
-TEXTS = sorted({text for pair in PAIRS for text in map(normalize, (pair["gold"], pair["pred"])) if "\\{" not in text})
+PAIRS = [
+    json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()
+]
+TEXTS = sorted(
+    {
+        text
+        for pair in PAIRS
+        for text in map(normalize, (pair["gold"], pair["pred"]))
+        if "\\{" not in text
+    }
+)
 
 
 def read(text, mode):
@@ -27,7 +37,9 @@ def test_the_quick_mode_agrees_with_the_slow_one_wherever_it_succeeds():
     texts = [_latex(text) for text in TEXTS if refusal(text) is None]
     quick = {text: found for text in texts if (found := read(text, PredictionMode.SLL)) is not None}
     assert len(quick) > 400
-    assert {text: found for text, found in quick.items() if read(text, PredictionMode.LL) != found} == {}
+    assert {
+        text: found for text, found in quick.items() if read(text, PredictionMode.LL) != found
+    } == {}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from prime_ext.verifiers.math.answer_comparison import compare, undecided
 from prime_ext.verifiers.math.structure import read_answer
 from prime_ext.verifiers.worker_pool import WorkerPool
 
-PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
+PAIRS = [
+    json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()
+]
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def payload_marker(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rule", sorted({pair["rule"] for pair in PAIRS}))
 def test_labelled_pairs(verifier, rule):
     pairs = [pair for pair in PAIRS if pair["rule"] == rule]
-    verdicts = verifier.verify_batch([(rf"\boxed{{{pair['pred']}}}", pair["gold"]) for pair in pairs])
+    verdicts = verifier.verify_batch(
+        [(rf"\boxed{{{pair['pred']}}}", pair["gold"]) for pair in pairs]
+    )
     wrong = [
         (pair["gold"], pair["pred"], str(verdict.outcome), verdict.detail)
         for pair, verdict in zip(pairs, verdicts, strict=True)
@@ -40,7 +44,8 @@ def test_labelled_pairs(verifier, rule):
     assert not wrong
 
 
-# In addition to the labeled pairs, a benchmark and a golden file too: gold answers, and predictions that equal them.
+# In addition to the labeled pairs, a benchmark and a golden file too: gold answers, and predictions
+# that equal them.
 EQUAL = [
     (r"\{-1,1,2\}", r"\{\pm1,2\}"),
     (r"\{-3,3\}", r"\{\pm3\}"),
@@ -51,10 +56,14 @@ EQUAL = [
     (r"5\text{ km}", r"5\text{ Km}"),
     ("60 km/h", r"60\ \mathrm{km/h}"),
     (r"60\text{ km/h}", "60 km/h"),
-    # Equations: of a line, of numbers only, of names to be calculated; the exact side of an approximation.
+    # Equations: of a line, of numbers only, of names to be calculated; the exact side of an
+    # approximation.
     ("x=3", "x-3=0"),
     (r"\frac{1}{4}+\frac{1}{2}=\frac{3}{4}", r"\frac{2}{8}+\frac{4}{8}=0.75"),
-    (r"\sin\frac{\pi}{12}=\frac{\sqrt{6}-\sqrt{2}}{4}", r"\sin\frac{\pi}{12}=\frac{\sqrt{3}-1}{2\sqrt{2}}"),
+    (
+        r"\sin\frac{\pi}{12}=\frac{\sqrt{6}-\sqrt{2}}{4}",
+        r"\sin\frac{\pi}{12}=\frac{\sqrt{3}-1}{2\sqrt{2}}",
+    ),
     (r"x=\sqrt{8},y=3", r"y=3,x=2\sqrt{2}"),
     (r"\sqrt{2}", r"x=\sqrt{2}\approx1.41"),
     (r"\sqrt{8}=2\sqrt{2}", r"\sqrt{4}\sqrt{2}=\sqrt{8}"),
@@ -80,16 +89,24 @@ DIFFERENT = [
 @pytest.mark.parametrize(("gold", "answer"), EQUAL + DIFFERENT)
 def test_other_ways_to_write_it_are_right_and_what_looks_alike_is_wrong(verifier, gold, answer):
     right = (gold, answer) in EQUAL
-    assert verifier.verify_answer(answer, gold).outcome is (Outcome.CORRECT if right else Outcome.WRONG)
+    assert verifier.verify_answer(answer, gold).outcome is (
+        Outcome.CORRECT if right else Outcome.WRONG
+    )
 
 
 def test_the_verdict_says_what_was_found_and_why(verifier):
     verdict = verifier.verify(r"Thus \boxed{\frac{1}{2}}.", "0.5")
-    assert verdict.correct and verdict.extracted == r"\frac{1}{2}" and verdict.detail == "equal numbers"
+    assert (
+        verdict.correct
+        and verdict.extracted == r"\frac{1}{2}"
+        and verdict.detail == "equal numbers"
+    )
     assert 0 < verdict.seconds
     assert verifier.verify_answer(r"\sqrt{8}", r"2\sqrt{2}").detail == "algebra: equal"
     verdict = verifier.verify("I do not know.", "0.5")
-    assert verdict.outcome is Outcome.NO_ANSWER and verdict.score == 0.0 and verdict.extracted is None
+    assert (
+        verdict.outcome is Outcome.NO_ANSWER and verdict.score == 0.0 and verdict.extracted is None
+    )
     assert verifier.verify("#### 18", "18", extraction="gsm8k").correct
 
 
@@ -98,8 +115,17 @@ def test_a_list_and_a_name_differ_without_algebra_and_cases_have_two_columns():
     assert read_answer(r"\begin{cases}1&x>0\\2&x\le0\end{cases}").columns == 2
 
 
-STUFFED = [r"\boxed{A or B or C or D}", r"\boxed{A}\boxed{B}\boxed{C}\boxed{D}", "\\boxed{A}\n\\boxed{B}\n\\boxed{C}"]
-STUFFED += [r"\boxed{C, A}", r"It is \boxed{C} or \boxed{D}", r"\boxed{C \text{ or } D}", r"\boxed{C/D}"]
+STUFFED = [
+    r"\boxed{A or B or C or D}",
+    r"\boxed{A}\boxed{B}\boxed{C}\boxed{D}",
+    "\\boxed{A}\n\\boxed{B}\n\\boxed{C}",
+]
+STUFFED += [
+    r"\boxed{C, A}",
+    r"It is \boxed{C} or \boxed{D}",
+    r"\boxed{C \text{ or } D}",
+    r"\boxed{C/D}",
+]
 
 
 def test_stuffing_options_is_wrong(verifier):
@@ -108,7 +134,8 @@ def test_stuffing_options_is_wrong(verifier):
 
 
 @pytest.mark.parametrize(
-    "gold", ["", "  ", r"\sqrt{", "9^{9^{9^{9}}}", "(" * 99 + "x" + ")" * 99, r"x\equiv3\pmod{", "1+*2x"]
+    "gold",
+    ["", "  ", r"\sqrt{", "9^{9^{9^{9}}}", "(" * 99 + "x" + ")" * 99, r"x\equiv3\pmod{", "1+*2x"],
 )
 def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
     verdict = verifier.verify_answer("x+5", gold)
@@ -123,8 +150,15 @@ def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker)
     for gold in golds:
         for answer in hostile_answers(str(payload_marker)):
             started = time.process_time()
-            for verdict in (verifier.verify_answer(answer, gold), verifier.verify(rf"\boxed{{{answer}}}", gold)):
-                assert verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER), (answer[:80], gold, verdict)
+            for verdict in (
+                verifier.verify_answer(answer, gold),
+                verifier.verify(rf"\boxed{{{answer}}}", gold),
+            ):
+                assert verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER), (
+                    answer[:80],
+                    gold,
+                    verdict,
+                )
             assert time.process_time() - started < 30, answer[:80]
     for gold in hostile_answers(str(payload_marker)):
         verdict = verifier.verify_answer("x+5", gold)
@@ -133,7 +167,11 @@ def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker)
 
 def _resident(process):
     """Return memory in MB."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return (
+        int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        * os.sysconf("SC_PAGE_SIZE")
+        / 2**20
+    )
 
 
 @pytest.mark.slow
@@ -144,7 +182,9 @@ def test_memory_does_not_grow_with_hostile_answers():
         sizes = []
         for _ in range(2):
             answers = [random_hostile_answer(generator) for _ in range(250)]
-            verifier.verify_batch([(rf"\boxed{{{answer}}}", r"\frac{\sqrt{x}+1}{2}") for answer in answers])
+            verifier.verify_batch(
+                [(rf"\boxed{{{answer}}}", r"\frac{\sqrt{x}+1}{2}") for answer in answers]
+            )
             worker = pool.run(os.getpid)
             sizes.append((_resident(os.getpid()), _resident(worker)))
     assert sizes[1][0] - sizes[0][0] < 20 and sizes[1][1] < 400

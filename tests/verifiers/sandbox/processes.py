@@ -20,7 +20,8 @@ def alive(process: int) -> bool:
 
 
 def processes_of(marker: str) -> list[int]:
-    """Return the processes whose command line holds the text: a server and its children name the server's directory."""
+    """Return the processes whose command line holds the text: a server and its children name the
+    server's directory."""
     found = []
     for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:

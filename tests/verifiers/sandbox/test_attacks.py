@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every attack is contained: nothing is read, written or started outside, nothing survives, the server lives on."""
+"""Every attack is contained: nothing is read, written or started outside, nothing survives, the
+server lives on."""
 
 import asyncio
 import os
@@ -40,7 +41,9 @@ def test_an_attack_is_contained(name, attacked, surroundings):
     program = attacks.filled(attacks.ALL[name], **surroundings)
     execution = attacked.run(program, "1\n")
     assert b"BREACH" not in execution.stdout
-    assert execution.ending is not Ending.SANDBOX_FAILURE, "an attack must not pass for a failure of the grader"
+    assert execution.ending is not Ending.SANDBOX_FAILURE, (
+        "an attack must not pass for a failure of the grader"
+    )
     # Some attacks sleep or spin forever; how long it takes to kill them is up to the machine.
     assert execution.seconds < 60
     assert not surroundings["MARKER"].exists()
@@ -59,8 +62,14 @@ def test_a_forgery_earns_nothing(name, attacked):
 
 
 SUITES = {
-    "HumanEval": {"test": "def check(candidate):\n    assert candidate(1) == 31415926\n", "entry_point": "answer"},
-    "MBPP": {"test_list": ["assert math.isclose(answer(1), 31415926)"], "test_imports": ["import math"]},
+    "HumanEval": {
+        "test": "def check(candidate):\n    assert candidate(1) == 31415926\n",
+        "entry_point": "answer",
+    },
+    "MBPP": {
+        "test_list": ["assert math.isclose(answer(1), 31415926)"],
+        "test_imports": ["import math"],
+    },
     "iterator": {"test": "assert all(map(lambda n: answer(n) == 31415926, [1]))"},
     "call": {"fn_name": "answer", "inputs": ["1"], "outputs": ["31415926"]},
 }

@@ -11,7 +11,13 @@ import pytest
 from processes import processes_of, server_of, wait_until
 
 from prime_ext.verifiers.sandbox import client, harness
-from prime_ext.verifiers.sandbox.client import Ending, Limits, Sandbox, SandboxUnavailable, find_protection
+from prime_ext.verifiers.sandbox.client import (
+    Ending,
+    Limits,
+    Sandbox,
+    SandboxUnavailable,
+    find_protection,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -42,20 +48,33 @@ t.start()
         ("import atexit; atexit.register(print, 'late'); print('early')", "early\nlate"),
         ("open('f', 'w').write('x'); print(open('f').read())", "x"),
         ("import sqlite3, email, asyncio; print(asyncio.run(asyncio.sleep(0, 3)))", "3"),
-        ("from dataclasses import dataclass\n@dataclass\nclass P: x: int\nprint(P(1), __name__)", "P(x=1) __main__"),
-        (f"import os, sys; print(dict(os.environ), sys.argv, {str(ROOT)!r} in sys.path)", "{} ['program.py'] False"),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass P: x: int\nprint(P(1), __name__)",
+            "P(x=1) __main__",
+        ),
+        (
+            f"import os, sys; print(dict(os.environ), sys.argv, {str(ROOT)!r} in sys.path)",
+            "{} ['program.py'] False",
+        ),
     ],
 )
 def test_what_programs_rely_on(sandbox, monkeypatch, program, stdout):
     monkeypatch.setenv("PRIME_EXT_SECRET", "secret")
     execution = sandbox.run(program, "42 ü\n")
-    assert execution.stdout.decode() == stdout + "\n" and execution.ending is Ending.FINISHED and execution.seconds > 0
+    assert (
+        execution.stdout.decode() == stdout + "\n"
+        and execution.ending is Ending.FINISHED
+        and execution.seconds > 0
+    )
 
 
 def test_exit_codes(sandbox):
     for code, expected in (("0", 0), ("3", 3), ("None", 0), ("'sorry'", 1)):
         execution = sandbox.run(f"import sys; sys.exit({code})")
-        assert (execution.exit_code, execution.ending is Ending.FINISHED) == (expected, expected == 0)
+        assert (execution.exit_code, execution.ending is Ending.FINISHED) == (
+            expected,
+            expected == 0,
+        )
 
 
 def test_numbers_differ_from_run_to_run_but_sets_do_not(sandbox):
@@ -82,7 +101,12 @@ def test_each_limit_has_its_ending(sandbox, program, limits, ending):
 
 
 def test_limits_that_make_no_sense():
-    for name, value in (("seconds", 0), ("seconds", float("nan")), ("memory_bytes", 1), ("output_bytes", True)):
+    for name, value in (
+        ("seconds", 0),
+        ("seconds", float("nan")),
+        ("memory_bytes", 1),
+        ("output_bytes", True),
+    ):
         with pytest.raises(ValueError, match=name):
             Limits(**{name: value})
 
@@ -90,11 +114,15 @@ def test_limits_that_make_no_sense():
 def test_runs_at_the_same_time_leave_no_descriptors(sandbox):
     def run_many():
         futures = [sandbox.submit(f"print({number})") for number in range(50)]
-        assert [future.result().stdout for future in futures] == [b"%d\n" % number for number in range(50)]
+        assert [future.result().stdout for future in futures] == [
+            b"%d\n" % number for number in range(50)
+        ]
         return len(os.listdir("/proc/self/fd"))
 
     assert run_many() == run_many()
-    assert [os.listdir(server.base) for server in sandbox._crew.workers] == [[]] * len(sandbox._crew.workers)
+    assert [os.listdir(server.base) for server in sandbox._crew.workers] == [[]] * len(
+        sandbox._crew.workers
+    )
 
 
 def test_a_server_killed_in_mid_run_takes_the_run_with_it_and_costs_nothing():
@@ -104,7 +132,10 @@ def test_a_server_killed_in_mid_run_takes_the_run_with_it_and_costs_nothing():
         assert wait_until(lambda: len(processes_of(server.base)) == 2)
         server.process.kill()
         assert wait_until(lambda: not processes_of(server.base))
-        assert future.result(timeout=6000).stdout == b"7\n" and server_of(sandbox).process.pid != server.process.pid
+        assert (
+            future.result(timeout=6000).stdout == b"7\n"
+            and server_of(sandbox).process.pid != server.process.pid
+        )
 
 
 def test_a_server_that_hangs_is_replaced(monkeypatch):
@@ -120,7 +151,8 @@ def test_nothing_survives_the_parent(how):
         "import sys, time\nfrom prime_ext.verifiers.sandbox.client import *\n"
         "s = Sandbox(Limits(seconds=60), 1)\n"
         "for _ in range(2): s.submit('import time\\nwhile True: pass')\n"
-        "time.sleep(0.3); print(*[w.base for w in s._crew.workers], flush=True)\n" + ("time.sleep(60)" if how else "")
+        "time.sleep(0.3); print(*[w.base for w in s._crew.workers], flush=True)\n"
+        + ("time.sleep(60)" if how else "")
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", code]
@@ -156,8 +188,12 @@ WITHOUT = {
 def test_without_a_protection_it_refuses_unless_told_otherwise_by_name(monkeypatch, protection):
     assert find_protection().describe().startswith("sufficient: Landlock ABI ")
     patches = f"from prime_ext.verifiers.sandbox import confinement\n{WITHOUT[protection]}\n"
-    monkeypatch.setattr(client, "_BOOT", client._BOOT.replace("main(settings)", f"{patches}main(settings)"))
-    with pytest.raises(SandboxUnavailable, match=f"not run here: no {protection}.*unsafe_no_sandbox"):
+    monkeypatch.setattr(
+        client, "_BOOT", client._BOOT.replace("main(settings)", f"{patches}main(settings)")
+    )
+    with pytest.raises(
+        SandboxUnavailable, match=f"not run here: no {protection}.*unsafe_no_sandbox"
+    ):
         Sandbox()
     with Sandbox(workers=1, unsafe_no_sandbox=True) as unsafe:
         assert unsafe.run("print(1)").stdout == b"1\n"
@@ -176,4 +212,7 @@ def test_a_child_that_could_not_start_is_a_failure_of_the_sandbox():
     empty = client._open_file(b"")
     for content, expected in ((harness.STARTED, Ending.FAILED), (b"", Ending.SANDBOX_FAILURE)):
         files = [empty, empty, empty, client._open_file(content), empty]
-        assert client._execution({"verdict": "", "code": 1, "seconds": 0.1}, files, Limits()).ending is expected
+        assert (
+            client._execution({"verdict": "", "code": 1, "seconds": 0.1}, files, Limits()).ending
+            is expected
+        )
