@@ -5,22 +5,19 @@
     python -m examples.minimal_prime --method paper actor.lr=3e-4 prm.lr=3e-4          # or guarded, rloo, rloo_ema
     python -m examples.minimal_prime rollout.prompts=4 --model Qwen/Qwen2.5-0.5B-Instruct train.parquet
 
-The equations are functions of ``prime_ext.algorithms``, which the trainer on verl calls too; keys have its names, and
-``tests/prm/test_minimal_and_verl.py`` feeds one batch to both. It prints accuracy on 1,000 held-out problems, the share
-of pairs that the PRM orders correctly, and the gate (1: PRM, no gate). Accuracy is 22.8 % at the start, and after
-1,600 rollouts, seeds 0 / 1 / 2: ``distilled`` 87.6 / 83.2 / 82.6 %, ``rloo`` (``actor.lr=4e-4``) 70.7 / 69.1 / 70.1 %,
-``paper`` (rates as above) 41.4 / 53.2 / 49.3 %. The first run takes about 100 s on one core: 75 s train the start,
-which is kept. A step holds the logits of all its tokens. CUDA has not been tried.
-
+The equations are functions of ``prime_ext.algorithms``, as in the trainer on verl; a test feeds one batch to both. A
+run prints the accuracy on 1,000 held-out problems, the PRM's pair accuracy, and the gate. Accuracy is 22.8 % at the
+start, and after 1,600 rollouts, seeds 0 / 1 / 2: ``distilled`` 87.6 / 83.2 / 82.6 %, ``rloo`` (``actor.lr=4e-4``) 70.7
+/ 69.1 / 70.1 %, ``paper`` (rates as above) 41.4 / 53.2 / 49.3 %; in 100 s on one core, with 75 s for the first start.
 Axes: ``B`` rollouts, ``P`` and ``T`` tokens of prompt and response, ``V`` vocabulary, ``K`` operations, ``N`` tokens.
 """
 
 import argparse
-import difflib
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -82,8 +79,7 @@ def build_settings(method: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     settings = DEFAULTS | METHODS[read(Literal[tuple(METHODS)], method, "method")]
     kinds = {int: Annotated[int, Field(ge=1)], float: Annotated[FiniteFloat, Field(ge=0)], bool: bool}
     for key, value in changes.items():
-        if key not in DEFAULTS:
-            raise SettingsError(f"unknown key {key}; nearest: {difflib.get_close_matches(key, DEFAULTS, 1, 0.0)[0]}")
+        read(Literal[tuple(DEFAULTS)], key, "key")
         settings[key] = read(Literal[CHOICES[key]] if key in CHOICES else kinds[type(DEFAULTS[key])], value, key)
     return settings
 
@@ -93,26 +89,27 @@ def build_settings(method: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 class ChainTask:
     """The built-in task: prompts ``v op1 .. opk ?`` and responses ``v op1 r1 .. opk rk <eos>``, as token ids.
 
-    ``r_i = f[op_i, r_{i-1}]``, where each operation is a random permutation of the values, so that no later step hides
-    an error. Demonstrators, whom the start of training imitates, get each fact wrong with a probability of its own and
-    always with the same wrong result. There are 2e9 chains, so repeats are rare.
+    Each operation permutes the values at random, so that no later step hides an error: ``r_i = f[op_i, r_{i-1}]``. The
+    start imitates demonstrators, who get each fact wrong with its own probability, always in the same way.
     """
 
     length: int = 8
     mean_error: float = 0.2
     seed: int = 5
     layers: int = 2
-    n_values, n_operations, held_out = 20, 10, 1000
-    pad, bos, eos, question, first_value, first_operation = 0, 1, 2, 3, 4, 24
+    n_values = 20
+    n_operations = 10
+    held_out = 1000
+    pad, bos, eos, question, first_value = range(5)
+    first_operation = first_value + n_values
 
     def __post_init__(self) -> None:
         """Draw, per (operation, value), the result, the demonstrators' wrong one, and how often they take that."""
-        generator, rng = torch.Generator().manual_seed(self.seed), random.Random(self.seed)
-        shape = (self.n_operations, self.n_values)
-        self.right = torch.rand(shape, generator=generator).argsort(-1)
-        self.wrong = (self.right + torch.randint(1, self.n_values, shape, generator=generator)) % self.n_values
-        rates = [error_probability(self.mean_error, rng) for _ in range(self.right.numel())]
-        self.error_rate = torch.tensor(rates).view(shape)
+        rng = torch.Generator().manual_seed(self.seed)
+        draws = random.Random(self.seed)
+        self.right = torch.rand(self.n_operations, self.n_values, generator=rng).argsort(-1)
+        self.wrong = (self.right + torch.randint(1, self.n_values, self.right.shape, generator=rng)) % self.n_values
+        self.error_rate = torch.zeros(self.right.shape).apply_(lambda _: error_probability(self.mean_error, draws))
         self.limit = 2 * self.length + 2  # tokens of a response
 
     def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[list[int]]:
@@ -122,8 +119,8 @@ class ChainTask:
         return torch.cat([start_B1, operation_BK], 1).tolist()
 
     def prompts(self, problems: Sequence[list[int]]) -> list[list[int]]:
-        op, v = self.first_operation, self.first_value
-        return [[self.bos, value + v, *(k + op for k in chain), self.question] for value, *chain in problems]
+        op = self.first_operation
+        return [[self.bos, v + self.first_value, *(k + op for k in chain), self.question] for v, *chain in problems]
 
     def demonstrate(self, problems: Sequence[list[int]], error: float, generator: torch.Generator) -> torch.Tensor:
         """Return responses ``(B, T)`` of demonstrators with ``error`` times the task's error rates; 0 solves."""
@@ -149,14 +146,16 @@ class TextTask:
 
     def __init__(self, model: str, data: str, limit: int):
         rows = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in read_rows(Path(data))]
-        self.held_out, self.limit = min(200, len(rows) // 2), limit
+        self.held_out = min(200, len(rows) // 2)
+        self.limit = limit
         self.rows = {True: rows[: self.held_out], False: rows[self.held_out :]}
-        self.encoder, self.verifier = TextEncoder(AutoTokenizer.from_pretrained(model)), MathVerifier()
+        self.encoder = TextEncoder(AutoTokenizer.from_pretrained(model))
+        self.verifier = MathVerifier()
         self.pad = self.eos = self.encoder.tokenizer.eos_token_id
 
     def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[tuple[Any, str]]:
         rows = self.rows[held_out]
-        return [rows[index] for index in torch.randperm(len(rows), generator=generator)[:count].tolist()]
+        return [rows[index] for index in torch.randperm(len(rows), generator=generator)[:count]]
 
     def prompts(self, problems: Sequence[tuple[Any, str]]) -> list[list[int]]:
         has_template = bool(self.encoder.tokenizer.chat_template)
@@ -196,8 +195,7 @@ class Rollouts(NamedTuple):
 
     def logits(self, model: Any) -> torch.Tensor:
         """Return the logits ``(B, T, V)`` from which each token of the responses was drawn, in one pass."""
-        n_tokens = self.response_BT.shape[1]
-        return model(**self.model_inputs(stop=-1), use_cache=False, logits_to_keep=n_tokens).logits
+        return model(**self.model_inputs(stop=-1), use_cache=False, logits_to_keep=self.response_BT.shape[1]).logits
 
     def log_probs(self, logits_BTV: torch.Tensor) -> torch.Tensor:
         """Return log pi(y_t | x, y_<t) of the response tokens, ``(B, T)`` float32."""
@@ -206,19 +204,20 @@ class Rollouts(NamedTuple):
 
 def pad_left(rows: list[list[int]], pad: int, device: Any = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """Return ids of the same width and the mask of tokens, ``(B, P)`` both."""
-    width = max(map(len, rows))
-    ids = [[pad] * (width - len(row)) + row for row in rows]
-    mask = [[False] * (width - len(row)) + [True] * len(row) for row in rows]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+    ids_BP = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, pad, "left")
+    mask_BP = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row)).bool() for row in rows], True, False, "left")
+    return ids_BP.to(device), mask_BP.to(device)
 
 
 @torch.no_grad()
 def sample(model: torch.nn.Module, task: Any, problems: Sequence[Any], generator: torch.Generator) -> Rollouts:
     """Sample a response to each problem at temperature 1, padded to the task's limit."""
     prompt_BP, prompt_mask_BP = pad_left(task.prompts(problems), task.pad, model.device)
-    width, response_BT = prompt_BP.shape[1], prompt_BP.new_full((len(prompt_BP), task.limit), task.pad)
+    width = prompt_BP.shape[1]
+    response_BT = prompt_BP.new_full((len(prompt_BP), task.limit), task.pad)
     rollouts = Rollouts(prompt_BP, prompt_mask_BP, response_BT, torch.zeros_like(response_BT, dtype=torch.bool))
-    cache, running_B = DynamicCache(config=model.config), torch.ones_like(prompt_BP[:, 0], dtype=torch.bool)
+    cache = DynamicCache(config=model.config)
+    running_B = torch.ones_like(prompt_BP[:, 0], dtype=torch.bool)
     for t in range(task.limit):
         inputs = rollouts.model_inputs(0 if t == 0 else width + t - 1, width + t)
         logits_BV = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
@@ -236,7 +235,8 @@ class Learner:
     """A model with its optimizer and, for a PRM, the loss's bias. The rate rises, and falls until ``end``."""
 
     def __init__(self, model: Any, lr: float, warm_up: int, end=None, clip=1.0, decay=0.01, beta2=0.99, bias_lr=0.0):
-        self.model, self.clip = model, clip
+        self.model = model
+        self.clip = clip
         self.bias = torch.zeros((), device=model.device, requires_grad=True)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         groups = [{"params": trained}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
@@ -280,23 +280,22 @@ class Trainer:
     draws, sampling), so all methods get the same problems, and a PRM with the weight 0 changes nothing."""
 
     def __init__(self, task: Any, settings: Mapping[str, Any], seed: int, start: str | Path, device: str = "cpu"):
-        self.task, self.settings, self.device = task, settings, device
+        self.task = task
+        self.settings = settings
+        self.device = device
         self.problem_rng, self.prm_rng = (torch.Generator().manual_seed(10 * seed + k) for k in (1, 2))
         self.sample_rng = torch.Generator(device).manual_seed(10 * seed + 3)
-
-        def load() -> Any:
-            return AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).to(device)
-
-        self.policy = Learner(load(), settings["actor.lr"], settings["actor.lr_warmup_steps"])
-        self.average = load() if settings["prime.anchor.coefficient"] > 0 else None
+        load = partial(AutoModelForCausalLM.from_pretrained, start, dtype=torch.float32)
+        self.policy = Learner(load().to(device), settings["actor.lr"], settings["actor.lr_warmup_steps"])
+        self.average = load().to(device) if settings["prime.anchor.coefficient"] > 0 else None
         self.prm = self.reference = None
         if settings["prime.process.coefficient"] > 0:
-            prm = load()
+            prm = load().to(device)
             if settings["prm.trainable_layers"]:
                 train_last_layers(prm, settings["prm.trainable_layers"])
             rates = {"lr": settings["prm.lr"], "warm_up": settings["prm.lr_warmup_steps"]}
             self.prm = Learner(prm, **rates, clip=10.0, decay=0.0, bias_lr=0.05 * settings["prm.bias"])
-            self.reference = load() if settings["prm.reference"] == "frozen" else None
+            self.reference = load().to(device) if settings["prm.reference"] == "frozen" else None
         self.gate = ReliabilityGate()
         self.rollouts = 0
         self.shares: dict[str, list[tuple[float, float]]] = defaultdict(list)  # numerators and denominators, by name
@@ -341,59 +340,59 @@ class Trainer:
 
     def update_prm(self, batch: Rollouts) -> torch.Tensor:
         """Minimize the cross-entropy of the outcomes; return q_t of each row before it was first learned from."""
-        settings, ce = self.settings, prm_losses.PRM_LOSSES["ce"]
+        ce = prm_losses.PRM_LOSSES["ce"]
         first_BT = torch.zeros_like(batch.reference_BT)
-        if settings["prm.bias"] and not self.prm.optimizer.state:  # its first update
+        if self.settings["prm.bias"] and not self.prm.optimizer.state:  # its first update
             self.prm.bias.data.fill_(prm_losses.compute_logit(float(batch.outcome_B.mean())))
-        order_B = torch.randperm(len(first_BT), generator=self.prm_rng)
-        for rows in order_B.split(settings["prm.mini_batch_size"]):
+        for rows in torch.randperm(len(first_BT), generator=self.prm_rng).split(self.settings["prm.mini_batch_size"]):
             part = batch.rows(rows)
             log_prob_BT = part.log_probs(part.logits(self.prm.model))
             q_BT = implicit_reward.log_ratio(log_prob_BT, part.reference_BT, part.mask_BT)
             first_BT[rows] = q_BT.detach()
             fields = ce.prepare(part.outcome_B, part.group_B, torch.ones_like(part.outcome_B))
             fields = replace(fields, weight_B=fields.weight_B / len(rows))
-            self.prm.minimize(ce.loss(q_BT, part.mask_BT, fields, settings["prm.beta"], bias=self.prm.bias))
+            self.prm.minimize(ce.loss(q_BT, part.mask_BT, fields, self.settings["prm.beta"], bias=self.prm.bias))
         return first_BT
 
     def advantages(self, batch: Rollouts, gate: float, scores: Scores | None) -> torch.Tensor:
         """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
-        settings, reward_BT = self.settings, batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
+        reward_BT = batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
         sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
-        if scores and settings["prime.process.form"] == "sampled":
-            reward_BT = implicit_reward.process_rewards(scores[0], settings["prm.beta"])
+        if scores and self.settings["prime.process.form"] == "sampled":
+            weight = self.settings["prime.process.coefficient"] * gate
+            reward_BT = implicit_reward.process_rewards(scores[0], self.settings["prm.beta"])
             reward_BT, _ = normalize_by_batch_max(reward_BT, batch.mask_BT, discount=1.0)
-            sources["process"] = RewardSource(reward_BT, batch.mask_BT, settings["prime.process.coefficient"] * gate)
+            sources["process"] = RewardSource(reward_BT, batch.mask_BT, weight)
         return advantage.combine_sources(sources, batch.mask_BT, batch.group_B)[0]
 
+    @torch.no_grad()
     def kl_targets(self, batch: Rollouts, gate: float, scores: Scores | None) -> Targets:
         """Return the distributions that the policy is pulled towards: the PRM's, and that of its moving average."""
-        settings, targets = self.settings, []
-        if scores and settings["prime.process.form"] == "kl":
-            targets.append((settings["prime.process.coefficient"] * gate, scores[1]))
+        targets = []
+        if scores and self.settings["prime.process.form"] == "kl":
+            targets.append((self.settings["prime.process.coefficient"] * gate, scores[1]))
         if self.average:
             weights = (list(model.parameters()) for model in (self.average, self.policy.model))
-            distillation.update_average(*weights, settings["prime.anchor.decay"])
-            with torch.no_grad():
-                average_BTV = batch.logits(self.average)
-            targets.append((settings["prime.anchor.coefficient"] * (1 - gate), average_BTV))
+            distillation.update_average(*weights, self.settings["prime.anchor.decay"])
+            targets.append((self.settings["prime.anchor.coefficient"] * (1 - gate), batch.logits(self.average)))
         # Left out, not multiplied by zero: a shut gate leaves the same bits as no PRM.
         return [(weight, logits_BTV) for weight, logits_BTV in targets if weight > 0]
 
     def update_policy(self, batch: Rollouts, advantage_BT: torch.Tensor, targets: Targets) -> None:
         """One pass over the batch: PPO's clipped loss, and the divergences from the targets; means over tokens."""
         clip = self.settings["actor.clip_ratio"]
-        order_B = torch.randperm(len(advantage_BT), generator=self.problem_rng)
+        order_B = torch.randperm(len(batch.mask_BT), generator=self.problem_rng)
         for rows in order_B.chunk(self.settings["actor.mini_batches"]):
             part = batch.rows(rows)
-            valid_BT = part.mask_BT
-            logits_NV, token_N = part.logits(self.policy.model)[valid_BT], part.response_BT[valid_BT]
+            logits_NV = part.logits(self.policy.model)[part.mask_BT]
+            token_N = part.response_BT[part.mask_BT]
             if targets:
-                pulls = [logits_BTV[rows][valid_BT] for _, logits_BTV in targets]
+                pulls = [logits_BTV[rows][part.mask_BT] for _, logits_BTV in targets]
                 log_prob_N, kl_NJ = distillation.log_probs_and_reverse_kl(logits_NV, token_N, pulls)
             else:
                 log_prob_N = logits_NV.float().log_softmax(-1).gather(1, token_N[:, None])[:, 0]
-            advantage_N, ratio_N = advantage_BT[rows][valid_BT], (log_prob_N - part.old_BT[valid_BT]).exp()
+            advantage_N = advantage_BT[rows][part.mask_BT]
+            ratio_N = (log_prob_N - part.old_BT[part.mask_BT]).exp()
             loss = torch.max(-advantage_N * ratio_N, -advantage_N * ratio_N.clamp(1 - clip, 1 + clip)).mean()
             for j, (weight, _) in enumerate(targets):
                 loss = loss + weight * kl_NJ[:, j].mean()
@@ -413,12 +412,11 @@ class Trainer:
 
     def train(self, budget: int, every: int = 160) -> Iterator[dict[str, float | int]]:
         """Train until ``budget`` rollouts were sampled; yield an evaluation before, at the end and every few."""
-        last = 0
         yield self.evaluate()
         while self.rollouts < budget:
+            before = self.rollouts // every
             self.step()
-            if self.rollouts >= min(budget, last + every):
-                last = self.rollouts
+            if self.rollouts // every > before or self.rollouts >= budget:
                 yield self.evaluate()
 
 
@@ -430,7 +428,9 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=1600)
     parser.add_argument("--model", nargs=2, metavar=("MODEL", "DATA"), help="in place of the built-in task")
     parser.add_argument("--max-response-length", type=int, default=256, help="tokens, for --model")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda has not been tried"
+    )
     parser.add_argument("--output", type=Path, default=Path("outputs/minimal_prime"), help="folder of the start")
     options = parser.parse_intermixed_args()
     logging.disable_progress_bar()

@@ -219,7 +219,7 @@ def test_any_causal_model_learns_from_rows_of_text(tmp_path, rows, template):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["prm.lrr=2"], "unknown key prm.lrr; nearest: prm.lr"),
+        (["prm.lrr=2"], "key must be |got 'prm.lrr'; did you mean prm.lr?"),
         (["prm.beta"], "prm.beta|must be a valid number"),
         (["rollout.n=2", "rollout.n=8.5"], "rollout.n|must be a valid integer"),
         (["rollout.n=0"], "rollout.n|must be greater than or equal to 1"),
