@@ -39,8 +39,8 @@ _PROOF = re.compile(
     re.IGNORECASE,
 )
 _BLANK = re.compile(
-    r"\\underline\s*\{(?:\s|~|_|\(\d\)|\\["
-    r" ,;:!_]|\\qq?uad|\\hspace\*?\s*\{[^{}]*\})*\}|_{3,}|(?:\\_\s?){2,}"
+    r"\\underline\s*\{(?:\s|~|_|\(\d\)|\\[ ,;:!_]|\\qq?uad|\\hspace\*?\s*\{[^{}]*\})*\}"
+    r"|_{3,}|(?:\\_\s?){2,}"
 )
 # The ways to write the label of an option; the first three labels must come in order and in one
 # way.

@@ -49,10 +49,11 @@ SYSTEM = (
     " what is wrong."
 )
 INSTRUCTION = (
-    "Solve the problem below step by step.\n\nIf it can be solved, give the final answer at the end"
-    " as \\boxed{answer}.\nIf it cannot be solved, because a condition is missing, the conditions"
-    " contradict each other or nothing definite is asked, say what is wrong and end with \\boxed{No"
-    " solution}.\n\nProblem:\n"
+    "Solve the problem below step by step.\n\n"
+    "If it can be solved, give the final answer at the end as \\boxed{answer}.\n"
+    "If it cannot be solved, because a condition is missing, the conditions contradict each other"
+    " or nothing definite is asked, say what is wrong and end with \\boxed{No solution}.\n\n"
+    "Problem:\n"
 )
 _UNSOLVABLE = re.compile(
     r"(?:there\s?is\s?)?no\s?solutions?(?:exists?)?|unsolvable|cannot\s?be\s?solved", re.IGNORECASE

@@ -30,9 +30,8 @@ PATTERN_SECONDS = 1.0
 _MARKERS = {
     # Step 1: / **Step 1.** / ### Step 1
     "labels": re.compile(
-        r"[ \t]{0,8}(?:[#>*-]{1,6}[ \t]{1,2})?(?:\*\*|__)?step[ \t]{1,3}(\d{1,4})["
-        r" \t]{0,2}(?:\*\*|__)?[ \t]{0,2}"
-        r"(?:[:.)\u2013\u2014-]|$)",
+        r"[ \t]{0,8}(?:[#>*-]{1,6}[ \t]{1,2})?(?:\*\*|__)?step[ \t]{1,3}(\d{1,4})"
+        r"[ \t]{0,2}(?:\*\*|__)?[ \t]{0,2}(?:[:.)\u2013\u2014-]|$)",
         re.IGNORECASE,
     ),
     # [1] but not the link [1](address)
@@ -43,8 +42,8 @@ _MARKERS = {
 _FENCE = re.compile(r"[ \t]{0,3}(?:```|~~~)")
 _ANSWER_MARK = re.compile(r"[ \t*_]{0,8}####")
 _ANSWER = re.compile(
-    r"[ \t*_$]{0,8}(?:####|\\boxed\b|(?:(?:so|thus|therefore|hence),?[ ])?(?:the[ ])?(?:final["
-    r" ]|correct[ ])?answer\b)",
+    r"[ \t*_$]{0,8}(?:####|\\boxed\b"
+    r"|(?:(?:so|thus|therefore|hence),?[ ])?(?:the[ ])?(?:final[ ]|correct[ ])?answer\b)",
     re.IGNORECASE,
 )
 # The end of a sentence and what may stand between it and the next: closing marks, then white space

@@ -30,8 +30,9 @@ SYSTEM_PROMPT = (
 )
 MATH_SUFFIX = "\n\nPresent the answer in LaTex format: \\boxed{Your answer}"
 CODE_SUFFIX = (
-    "\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour"
-    " code\n```\nat the end."
+    "\n\nWrite Python code to solve the problem. Present the code in \n"
+    "```python\nYour code\n```\n"
+    "at the end."
 )
 SUFFIXES = {"math": MATH_SUFFIX, "code": CODE_SUFFIX}
 

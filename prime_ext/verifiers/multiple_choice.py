@@ -22,8 +22,8 @@ _HASHES = re.compile(r"####(?=([^\n]{0,200}))")
 _BOXED = re.compile(r"\\boxed[ \t]*\{((?:[^{}\n]|\{[^{}\n]{0,99}\}){0,200})\}")
 _STATED = re.compile(
     r"(?:<answer>|\b(?:answer|(?:correct|right) (?:option|choice))[\"*]*"
-    r"(?:[ \t]+(?:is|must be|should be|would be)(?:[ \t]+\w+ly)?[ \t]*(?::\s{0,9})?|["
-    r" \t]*:\s{0,9}))(?=([^\n]{0,200}))"
+    r"(?:[ \t]+(?:is|must be|should be|would be)(?:[ \t]+\w+ly)?[ \t]*(?::\s{0,9})?"
+    r"|[ \t]*:\s{0,9}))(?=([^\n]{0,200}))"
     r"|\b(?=((?:option|choice)[ \t]+[(\[]?[a-j1-9][)\]]?)[ \t]+is[ \t]+(?:the["
     r" \t]+)?(?:correct|right))",
     re.IGNORECASE,

@@ -21,8 +21,8 @@ _BARE_BOX = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?][\s*$)\]]*\s(?=[\s\S])|\n")
 _FILLER = re.compile(
-    r"\s+|\\[()\[\],;:!"
-    r" ]|\\(?:quad|qquad|text|mathrm|textbf|left|right|big|Big)(?![a-zA-Z])|[$.,;:&{}()\[\]*|=>#-]"
+    r"\s+|\\[()\[\],;:! ]"
+    r"|\\(?:quad|qquad|text|mathrm|textbf|left|right|big|Big)(?![a-zA-Z])|[$.,;:&{}()\[\]*|=>#-]"
     r"|\b(?:and|or|option|answer|case|part|solution|root|i{1,3}|iv|v)\b|\b[a-zA-Z](?:_\{?\w\}?)?(?=\W|$)|\b\d(?=[.):\s])",
     re.IGNORECASE,
 )
