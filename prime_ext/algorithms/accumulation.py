@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of steps, and their accumulation into one per response: the F of PSPO* (arXiv 2411.11681).
 
-Scores are ``(B, S)`` with the mask of steps; what stands outside of the mask is never read.
+Scores are ``(B, S)`` with the mask of steps; values outside of the mask are never read.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,10 @@ class StepScore:
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Scores ``(B, S)``, 0 without a step. Raises ValueError for a sigmoid of a sum that is not
-        finite."""
+        """Return the scores ``(B, S)``, 0 without a step.
+
+        Raises ValueError for a sigmoid of a sum that is not finite.
+        """
         kept_BS = apply_mask(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS

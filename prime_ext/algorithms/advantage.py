@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PRIME's advantage: an estimate for the outcome and one for the process rewards, summed, then
-whitened."""
+"""PRIME's advantage: estimates for the outcome and for the process rewards, summed and whitened."""
 
 from functools import reduce
 from typing import Any
@@ -10,18 +9,18 @@ import torch
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.returns import apply_mask, mark_last_token, whiten
 
-# Estimators that take the rewards of a response as one: a KL penalty of each token, too.
+# Estimators that take the sum of a response's rewards, which includes a KL penalty of each token.
 ESTIMATORS_OF_RESPONSES = ("rloo", "grpo", "turn_rloo")
 
 
 def outcome_source(
     reward_BT: torch.Tensor, response_mask_BT: torch.Tensor, estimator: str, **options: Any
 ) -> RewardSource:
-    """Build the outcome's source from verl's token rewards ``(B, T)``, which may hold anything
-    outside the mask.
+    """Build the outcome's source from verl's token rewards ``(B, T)``.
 
-    As in verl, estimators that compare responses see their sum at the last token; the others see
-    each token's reward. ``options`` are other fields of the source.
+    The rewards may hold anything outside the mask. As in verl, estimators that compare responses
+    get their sum at the last token; the others get each token's reward. ``options`` are other
+    fields of the source.
     """
     mask_BT = response_mask_BT
     if estimator in ESTIMATORS_OF_RESPONSES:
@@ -36,8 +35,10 @@ def combine_sources(
     group_B: torch.Tensor,
     whitening: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Sum the advantages of all sources and whiten them over the valid tokens (PRIME, arXiv
-    2502.01456, Eq. 5).
+    """Sum the advantages of all sources and whiten them over the valid tokens.
+
+    This is PRIME (arXiv 2502.01456), Eq. 5. A source with the coefficient 0 is left out: the result
+    is that of the other sources to the bit.
 
     A source with the coefficient 0 is left out: the result is that of the other sources to the bit.
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Value of a chain of steps as a whole: accumulated score times length factor (PSPO*, arXiv
-2411.11681)."""
+"""Value of a whole chain of steps: score times length factor (PSPO*, arXiv 2411.11681)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +13,7 @@ from prime_ext.algorithms.shaping import SHAPES
 
 @dataclass(frozen=True)
 class ChainValue:
-    """Number of steps n, accumulated score F (0 without a step), factor on F^power, and the
-    product, ``(B,)`` each."""
+    """Number of steps n, score F (0 without a step), factor h and F^power * h, ``(B,)`` each."""
 
     count_B: torch.Tensor
     score_B: torch.Tensor
@@ -48,11 +46,10 @@ class ChainReward:
     parameters: Mapping[str, float | None] = field(default_factory=dict)
 
     def __call__(self, step_score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> ChainValue:
-        """Return the value of each response from the scores of its steps, ``(B, S)`` with the mask
-        of steps.
+        """Return the value of each response from the scores of its steps.
 
-        Raises ValueError as :func:`accumulate`, and for a power other than 1 of a negative
-        accumulated score.
+        Scores are ``(B, S)``, with the mask of steps. Raises ValueError as :func:`accumulate` does,
+        and for a power other than 1 of a negative accumulated score.
         """
         score_B = accumulate(step_score_BS, step_mask_BS, self.accumulation, self.first_weight)
         count_B = step_mask_BS.bool().sum(-1)
@@ -68,8 +65,7 @@ class ChainReward:
         return self.factor(torch.zeros(count_B.shape, device=count_B.device), count_B)
 
     def factor(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Return h(n, F), and 0 for chains that are too short; only the shape ``released`` reads
-        the score."""
+        """Return h(n, F), 0 for too short chains; only the shape ``released`` reads the score."""
         factor = SHAPES[self.shape](score, steps.to(score.dtype), **self.parameters)
         fewest = 2 if self.single_step == "zero" else 1
         return torch.where(steps >= fewest, factor, factor.new_zeros(()))

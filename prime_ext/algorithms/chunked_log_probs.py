@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities of given tokens from hidden states, without the logits of all tokens in memory
-at once."""
+"""Log-probabilities of given tokens from hidden states, with one chunk's logits in memory."""
 
 from typing import Any
 
@@ -37,8 +36,7 @@ def _add_product(sum_VH: torch.Tensor, slope_VC: torch.Tensor, hidden_CH: torch.
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
-    """Function that keeps two or three numbers per token; the backward pass computes each chunk's
-    logits again."""
+    """Function that keeps 2 or 3 numbers per token; the backward pass recomputes the logits."""
 
     @staticmethod
     def forward(
@@ -126,12 +124,12 @@ def compute_log_probs_and_entropy(
     temperature: float = 1.0,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log softmax(hidden @ weight^T / temperature) at the target of each token, and the entropies,
-    ``(N,)`` each.
+    """Return each target's log-probability and each distribution's entropy, ``(N,)`` each.
 
-    Value and gradients are those of the plain computation, in float32 (or float64). The backward
-    pass recomputes each chunk's logits. Cannot be differentiated twice; call it outside of
-    autocast, which would not cover the backward pass.
+    The former is log softmax(hidden @ weight^T / temperature) at the target. Value and gradients
+    are those of the plain computation, in float32 (or float64). The backward pass recomputes each
+    chunk's logits. The function cannot be differentiated twice; call it outside of autocast, which
+    would not cover the backward pass.
 
     Args:
         hidden_NH: last hidden states of the tokens, any floating dtype.

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM phi as a distribution, measured against the current policy pi instead of its
-reference.
+"""The implicit PRM phi as a distribution, compared with the current policy pi, not its reference.
 
-The reward log phi - log pi of a token vanishes once the policy has learned what the PRM knows.
-Because
+The reward log phi - log pi of a token vanishes once the policy equals the PRM. Because
 
     - grad KL(pi || phi) = E_{a ~ pi}[ grad log pi(a) * (log phi - log pi)(a) ],
 
@@ -22,17 +20,19 @@ from prime_ext.algorithms.returns import apply_mask, upcast
 def policy_relative_rewards(
     prm_log_prob_BT: torch.Tensor, old_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> torch.Tensor:
-    """r_t = log phi(y_t) - log pi_old(y_t), ``(B, T)`` float32 or better: an advantage, detached, 0
-    outside the mask.
+    """Return r_t = log phi(y_t) - log pi_old(y_t), ``(B, T)``, 0 outside the mask.
 
-    Wants the discount 0 and no return-to-go.
+    The rewards are detached, float32 or better, and serve as an advantage: use them with the
+    discount 0 and without a return-to-go.
     """
     return upcast(apply_mask((prm_log_prob_BT - old_log_prob_BT).detach(), mask_BT))
 
 
 def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> torch.Tensor:
-    """KL(pi || target) of each token, ``(N,)``, from normalized log-probabilities; -inf of pi
-    contributes nothing."""
+    """Return KL(pi || target) of each token, ``(N,)``, from normalized log-probabilities.
+
+    Entries where the log-probability of pi is -inf contribute nothing.
+    """
     probability_NV = log_prob_NV.exp()
     return (probability_NV * apply_mask(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(
         -1
@@ -42,8 +42,7 @@ def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> t
 def _measure(
     logits_CV: torch.Tensor, token_C1: torch.Tensor, *targets: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """Return log-probabilities of the tokens, KL to each target, and log-sums of the policy and of
-    each target."""
+    """Return the tokens' log-probabilities, KL to each target, log-sums of policy and targets."""
     (log_p_CV, *log_targets), log_sums = zip(*map(_log_softmax, (logits_CV, *targets)), strict=True)
     divergences = [reverse_kl(log_p_CV, log_target_CV) for log_target_CV in log_targets]
     return log_p_CV.gather(1, token_C1), torch.stack(divergences, -1), torch.stack(log_sums, -1)
@@ -58,8 +57,7 @@ def _slope(
     grad_CJ: Any,
     *targets: Any,
 ) -> torch.Tensor:
-    """Return the gradient of the logits, from what :func:`_measure` returned and the gradients of
-    it."""
+    """Return the gradient of the logits from :func:`_measure`'s results and their gradients."""
     log_p_CV = upcast(logits_CV) - log_sum_CK[:, :1]
     probability_CV = log_p_CV.exp()
     slope_CV = torch.zeros_like(log_p_CV)
@@ -79,8 +77,7 @@ _compile = functools.cache(torch.compile)
 
 
 class _LogProbsAndReverseKL(torch.autograd.Function):
-    """Function that keeps its logits and a few numbers per token; the backward pass computes each
-    chunk again."""
+    """Function that keeps its logits and a few numbers per token; backward recomputes chunks."""
 
     @staticmethod
     def forward(
@@ -122,11 +119,11 @@ def log_probs_and_reverse_kl(
     chunk: int = 256,
     fused: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the log-probability of given tokens, and KL(pi || target) over the whole vocabulary
-    for each target.
+    """Return the log-probability of each given token, and KL(pi || target) for each target.
 
-    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of
-    the vocabulary. Float32 or better. Cannot be differentiated twice; call it outside of autocast.
+    KL is taken over the whole vocabulary. Beyond the inputs and the gradient of the logits, no
+    tensor has more than ``chunk`` rows of the vocabulary. Results are float32 or better. The
+    function cannot be differentiated twice; call it outside of autocast.
 
     Args:
         logits_NV: the policy's logits, divided by the temperature.
@@ -157,7 +154,6 @@ def log_probs_and_reverse_kl(
 def update_average(
     average: Sequence[torch.Tensor], current: Sequence[torch.Tensor], decay: float
 ) -> None:
-    """average <- decay * average + (1 - decay) * current, in place, for the weights of two
-    models."""
+    """Set average = decay * average + (1 - decay) * current in place, for two models' weights."""
     for old, new in zip(average, current, strict=True):
         old.lerp_(new.to(device=old.device, dtype=old.dtype), 1.0 - decay)

@@ -65,12 +65,11 @@ Estimator = Callable[[RewardSource, torch.Tensor, torch.Tensor], torch.Tensor]
 def rloo(
     source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
 ) -> torch.Tensor:
-    """REINFORCE leave-one-out (arXiv 2402.14740) in the two forms of PRIME (arXiv 2502.01456, Eq.
-    5), summed from t on.
+    """Return REINFORCE leave-one-out advantages (arXiv 2402.14740) in the two forms of PRIME.
 
-    With n the size of the group, a reward becomes
+    They are summed from t on. With n the size of the group, a reward becomes
 
-    * ``paper`` (Eq. 5): r_it - sum_{j != i} m_j / (n - 1)
+    * ``paper`` (PRIME, arXiv 2502.01456, Eq. 5): r_it - sum_{j != i} m_j / (n - 1)
     * ``released`` (the code of the published numbers): r_it * n / (n - 1) - sum_j m_j / (n - 1)
 
     Both agree for a source with one reward per response, such as the outcome.
@@ -93,11 +92,10 @@ def rloo(
 def grpo(
     source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
 ) -> torch.Tensor:
-    """(r_t - mean_j m_j) / (std_j m_j + 1e-6), summed from t on (GRPO, arXiv 2402.03300; PRIME, Eq.
-    7).
+    """Return (r_t - mean_j m_j) / (std_j m_j + 1e-6), summed from t on.
 
-    The standard deviation has Bessel's correction, as in verl. A group whose m_j are all equal
-    receives 0.
+    This is GRPO (arXiv 2402.03300; PRIME, Eq. 7). The standard deviation has Bessel's correction,
+    as in verl. A group whose m_j are all equal receives 0.
     """
     mean_B = source.mean_reward()
     groups = _groups(source, group_B)
@@ -110,12 +108,11 @@ def grpo(
 def rloo_per_token(
     source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
 ) -> torch.Tensor:
-    """r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths): PURE (arXiv
-    2504.15275).
+    """Return r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths).
 
-    N_ik are the tokens of the step, which lasts from one reward of the source to the next: a
-    baseline per step would favor few long steps. PURE does not count the separators that it
-    appends; here nothing is appended.
+    This is PURE (arXiv 2504.15275), summed from step k on. N_ik is the number of tokens of the
+    step, which lasts from one reward of the source to the next: a baseline per step would favor few
+    long steps. PURE does not count the separators that it appends; here nothing is appended.
     """
     spans = step_spans(source.mask_BT, response_mask_BT)
     reward_BS = sum_over_steps(source.kept_reward(), spans)
@@ -181,12 +178,11 @@ def gae(
 def prm_value(
     source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
 ) -> torch.Tensor:
-    """R_t - v_t with the implicit PRM as the value function (PRIME, arXiv 2502.01456, section on
-    value models).
+    """Return R_t - v_t, with the implicit PRM as the value function (PRIME, arXiv 2502.01456).
 
-    v_t is ``source.value_BT``, see
-    :func:`prime_ext.algorithms.implicit_reward.compute_implicit_values`. In the paper's ablation it
-    is weaker than process rewards as returns.
+    See the paper's section on value models; in its ablation this is weaker than process rewards as
+    returns. v_t is ``source.value_BT``, see
+    :func:`prime_ext.algorithms.implicit_reward.compute_implicit_values`.
     """
     assert source.value_BT is not None
     return_BT = reinforce(source, response_mask_BT, group_B)

@@ -35,8 +35,10 @@ class PromptGroups:
         return cls(index_B, valid_B, torch.where(valid_B, count_G[index_B], 0), len(ids_G))
 
     def sum(self, value_BX: torch.Tensor) -> torch.Tensor:
-        """Sum over the group of each row, in the input's shape; any axes may follow the rows. 0 for
-        invalid rows."""
+        """Return the sum over the group of each row, in the input's shape; 0 for invalid rows.
+
+        Any axes may follow the rows.
+        """
         valid_BX = self.valid_B.reshape(-1, *[1] * (value_BX.dim() - 1))
         kept_BX = apply_mask(value_BX, valid_BX)
         total_GX = value_BX.new_zeros(self.n_groups + 1, *value_BX.shape[1:]).index_add_(
@@ -49,8 +51,10 @@ class PromptGroups:
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Return std with Bessel's correction; exactly 0 for constant groups, single and invalid
-        rows."""
+        """Return std with Bessel's correction.
+
+        It is exactly 0 for constant groups, single and invalid rows.
+        """
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
         # Equal values must not leave a rounding error: whatever divides by it would blow it up.
@@ -61,8 +65,7 @@ class PromptGroups:
         return apply_mask(std_B, (low_G != high_G)[self.index_B])
 
     def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
-        """Return the values of the members of each group, ``(G, N)``, with ``fill`` where a group
-        has fewer rows."""
+        """Return the values of each group's members, ``(G, N)``, and ``fill`` in absent places."""
         order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
         largest = int(self.size_B.max()) if len(order_N) else 0
         place_GN = (

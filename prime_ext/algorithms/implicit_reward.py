@@ -9,18 +9,19 @@ from prime_ext.algorithms.returns import apply_mask, upcast
 def log_ratio(
     log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> torch.Tensor:
-    """q_t = log pi_prm(y_t | x, y_<t) - log pi_ref(y_t | x, y_<t), ``(B, T)`` float32, exactly 0
-    outside the mask.
+    """Return q_t = log pi_prm(y_t | x, y_<t) - log pi_ref(y_t | x, y_<t), ``(B, T)`` float32.
 
-    Both sides are taken at the same temperature; outside the mask they may hold anything, NaN
-    included.
+    q_t is exactly 0 outside the mask, where both sides may hold anything, NaN included. Both are
+    taken at the same temperature.
     """
     return apply_mask(log_prob_BT.float() - reference_log_prob_BT.float(), mask_BT)
 
 
 def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
-    """r_t = beta * q_t (Eq. 3). The rewards of a response, the last token included, sum to beta *
-    sum_t q_t."""
+    """Return r_t = beta * q_t (Eq. 3).
+
+    The rewards of a response, the last token included, sum to beta * sum_t q_t.
+    """
     return beta * log_ratio_BT
 
 
@@ -30,7 +31,9 @@ def prefix_values(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float
 
 
 def compute_implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """v_t = sum of the process rewards before token t, 0 outside the mask: the values of estimator
-    ``prm_value``."""
+    """Return v_t, the sum of the process rewards before token t, 0 outside the mask.
+
+    These are the values of the estimator ``prm_value``.
+    """
     kept_BT = upcast(apply_mask(reward_BT, mask_BT))
     return apply_mask(kept_BT.cumsum(-1) - kept_BT, mask_BT)

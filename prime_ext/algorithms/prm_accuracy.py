@@ -9,16 +9,15 @@ from prime_ext.algorithms.groups import PromptGroups
 
 
 class PairCount(NamedTuple):
-    """Pairs of responses to the same prompt with different outcomes, weighted by the difference of
-    their labels."""
+    """Pairs of responses to a prompt with different outcomes, weighted by the label difference."""
 
     right: float
-    """Those that the score orders correctly; a tie counts 1/2."""
+    """Pairs that the score orders correctly; a tie counts 1/2."""
     total: float
 
     @property
     def accuracy(self) -> float | None:
-        """Their share; None without any pair."""
+        """Return the share in the right order; None without any pair."""
         return self.right / self.total if self.total else None
 
 
@@ -44,6 +43,5 @@ def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Ten
 
 
 def absolute_accuracy(score_B: torch.Tensor, label_B: torch.Tensor) -> float:
-    """Return the share of responses whose score is positive exactly when the outcome is above one
-    half."""
+    """Return the share of responses whose score is above 0 exactly if the outcome is above 1/2."""
     return float(((score_B > 0) == (label_B > 0.5)).float().mean())

@@ -2,8 +2,7 @@
 """Losses that train the implicit PRM from outcome labels, by name, each in two parts.
 
 * ``prepare(label_B, group_B, valid_B, score_B=None) -> RowFields`` runs once, on the driver, over
-  the global batch:
-  whatever looks at other rows happens here.
+  the global batch: all that needs other rows happens here.
 * ``loss(log_ratio_BT, mask_BT, rows, beta) -> scalar`` runs on a worker for one micro-batch and is
   a sum over its rows: however engines cut the batch, sum and gradient stay the same.
 """
@@ -41,8 +40,7 @@ class RowFields:
 
 
 def log_ratio_sum(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return h_i, the sum of q over the valid tokens, the last one included, in float32 or
-    better."""
+    """Return h_i, the sum of q over the valid tokens, the last included, in float32 or better."""
     return upcast(apply_mask(log_ratio_BT, mask_BT)).sum(-1)
 
 
@@ -61,10 +59,10 @@ def cross_entropy_loss(
     beta: float,
     bias: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
-    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) (PRIME, arXiv 2502.01456, Algorithm 1, where b
-    = 0).
+    """Return sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i).
 
-    From the logits, so that a saturated PRM still receives a gradient.
+    PRIME (arXiv 2502.01456, Algorithm 1) has b = 0. The loss is computed from the logits, so that a
+    saturated PRM still receives a gradient.
     """
     sum_B = log_ratio_sum(log_ratio_BT, mask_BT)
     target_B = rows.target_B.to(sum_B.dtype)
@@ -72,13 +70,15 @@ def cross_entropy_loss(
     return (loss_B * rows.weight_B).sum()
 
 
-# Of the starting value of the bias: a first batch with one outcome only says no more than that.
+# Limit of the bias's starting value, since a first batch may have one outcome only.
 LIMIT = 4.0
 
 
 def compute_logit(mean_outcome: float) -> float:
-    """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]: where a trained bias
-    starts."""
+    """Return log(m / (1 - m)) of a mean outcome m in [0, 1], limited to [-4, 4].
+
+    A trained bias starts there.
+    """
     if not 0.0 < mean_outcome < 1.0:
         return math.copysign(LIMIT, mean_outcome - 0.5)
     return min(max(math.log(mean_outcome / (1.0 - mean_outcome)), -LIMIT), LIMIT)
@@ -88,11 +88,11 @@ def compute_logit(mean_outcome: float) -> float:
 
 
 def dpo_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
-    """Pair each correct response with the mean of the wrong ones of its prompt, and each wrong one
-    with the correct.
+    """Pair each response with the mean of its prompt's responses of the other class.
 
-    Rows of prompts with one class only do not count. Target: the label, 0 or 1. Offset: the mean
-    summed log-ratio of the opponents before the update, not multiplied by beta.
+    The classes are correct and wrong. Rows of prompts with one class only do not count. Target: the
+    label, 0 or 1. Offset: the mean summed log-ratio of the opponents before the update, not
+    multiplied by beta.
     """
     n_correct_B = groups.sum(label_B)
     n_wrong_B = groups.sum(1.0 - label_B)
@@ -106,12 +106,11 @@ def dpo_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor)
 def dpo_loss(
     log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float
 ) -> torch.Tensor:
-    """sum_i w_i * -log sigmoid(beta * s_i * (h_i - offset_i)), s_i = +1 for correct and -1 for
-    wrong responses.
+    """Return sum_i w_i * -log sigmoid(beta * s_i * (h_i - offset_i)).
 
-    The detached form of DPO (arXiv 2305.18290) in verl's recipe of PRIME. For prompts with one
-    correct and one wrong response it has the value of DPO over pairs at the parameters that made
-    the offsets, and half its gradient.
+    s_i is +1 for correct and -1 for wrong responses. This is the detached form of DPO (arXiv
+    2305.18290) in verl's recipe of PRIME. For prompts with one correct and one wrong response it
+    has the value of DPO over pairs at the parameters that made the offsets, and half its gradient.
     """
     sign_B = 2.0 * rows.target_B - 1.0
     margin_B = beta * sign_B * (log_ratio_sum(log_ratio_BT, mask_BT) - rows.offset_B)
@@ -122,11 +121,10 @@ def dpo_loss(
 
 
 def nca_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
-    """p_i = y_i / sum_j y_j over the K responses of the prompt; prompts weigh the same whatever
-    their K.
+    """Compute p_i = y_i / sum_j y_j over the K responses of a prompt; prompts weigh the same.
 
-    Target: K * p_i, the weight of the first term relative to the second one; 0 without a correct
-    response.
+    The weight of a prompt does not depend on K. Target: K * p_i, the weight of the first term
+    relative to the second one; 0 without a correct response.
     """
     total_B = groups.sum(label_B)
     size_B = groups.size_B.to(label_B.dtype)
@@ -144,11 +142,10 @@ def nca_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
 def nca_loss(
     log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float
 ) -> torch.Tensor:
-    """sum_i w_i * [-K p_i log sigmoid(r_i) - log sigmoid(-r_i)], r_i = beta * h_i (NCA, arXiv
-    2402.05369).
+    """Return sum_i w_i * [-K p_i log sigmoid(r_i) - log sigmoid(-r_i)], r_i = beta * h_i.
 
-    Averaged over the K rows of a prompt this is -sum_i p_i log sigmoid(r_i) - (1/K) sum_i log
-    sigmoid(-r_i), the form for rewards whose temperature goes to 0.
+    This is NCA (arXiv 2402.05369). Averaged over the K rows of a prompt it is -sum_i p_i log
+    sigmoid(r_i) - (1/K) sum_i log sigmoid(-r_i), the form for rewards whose temperature goes to 0.
     """
     logit_B = beta * log_ratio_sum(log_ratio_BT, mask_BT)
     loss_B = -rows.target_B * F.logsigmoid(logit_B) - F.logsigmoid(-logit_B)
@@ -159,12 +156,11 @@ def nca_loss(
 
 
 def kto_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
-    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank; both classes weigh the
-    same.
+    """Take the anchor z = max(0, mean_j h_j) over the global batch, not over a rank.
 
-    The paper takes z over prompts with responses to other prompts, for another forward pass; here
-    it is taken over the rollouts themselves. Target: the label, 0 or 1. Offset: z, in units of
-    log-ratios.
+    Both classes weigh the same. The paper takes z over prompts with responses to other prompts,
+    which needs another forward pass; here it is taken over the rollouts themselves. Target: the
+    label, 0 or 1. Offset: z, in units of log-ratios.
     """
     valid_B = groups.valid_B
     z = (score_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
@@ -174,10 +170,10 @@ def kto_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor)
 def kto_loss(
     log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float
 ) -> torch.Tensor:
-    """sum_i w_i * [1 - sigmoid(beta * s_i * (h_i - z))], s_i = +1 for correct, -1 for wrong (arXiv
-    2402.01306, Eq. 7).
+    """Return sum_i w_i * [1 - sigmoid(beta * s_i * (h_i - z))] (arXiv 2402.01306, Eq. 7).
 
-    It saturates on purpose: a response far on the wrong side has no gradient either.
+    s_i is +1 for correct and -1 for wrong responses. The loss saturates on purpose: a response far
+    on the wrong side has no gradient either.
     """
     sign_B = 2.0 * rows.target_B - 1.0
     gain_B = beta * sign_B * (log_ratio_sum(log_ratio_BT, mask_BT) - rows.offset_B)
@@ -213,11 +209,10 @@ class PRMLossFunction:
         valid_B: torch.Tensor,
         score_B: torch.Tensor | None = None,
     ) -> RowFields:
-        """Build the fields of the global batch's rows from outcomes in [0, 1] and, if needed,
-        log-ratios h before it.
+        """Build the global batch's row fields from outcomes and, if needed, scores.
 
-        Raises ValueError: a label is a fraction where the loss takes none; scores that it needs are
-        not finite.
+        Outcomes are in [0, 1]; scores are the log-ratios h before the update. Raises ValueError: a
+        label is a fraction where the loss takes none; scores that it needs are not finite.
         """
         label_B = apply_mask(label_B, valid_B)
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]

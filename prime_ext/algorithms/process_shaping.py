@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process rewards from token rewards: granularity; for steps score, accumulation, length shaping,
-credit, position.
+"""Process rewards from token rewards, at the granularity of tokens, steps, turns or responses.
 
-Scores of steps are ``(B, S)``, with the mask of steps a prefix of the row (see :class:`StepSpans`).
+For steps: score, accumulation, length shaping, credit and position. Scores of steps are ``(B, S)``,
+with the mask of steps a prefix of the row (see :class:`StepSpans`).
 """
 
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ def credit_rewards(
 ) -> torch.Tensor:
     """Compute step rewards ``(B, S)``, 0 without a step.
 
-    With ``sum`` the scores; with ``min_form`` (PURE, arXiv 2504.15275) the scores times
-    :func:`softmin_weights`, so that a good step cannot make up for a bad one.
+    They are the scores with ``sum``; with ``min_form`` (PURE, arXiv 2504.15275) they are the scores
+    times :func:`softmin_weights`, so that a good step cannot make up for a bad one.
     """
     score_BS = apply_mask(score_BS, step_mask_BS)
     return score_BS if credit == "sum" else softmin_weights(score_BS, step_mask_BS) * score_BS
@@ -33,8 +33,7 @@ def credit_rewards(
 def credit_shares(
     credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor
 ) -> torch.Tensor:
-    """Compute shares of the steps in one reward, ``(B, S)``: equal ones for ``sum``, the weights
-    for ``min_form``."""
+    """Compute step shares of one reward, ``(B, S)``: equal for ``sum``, else soft-min weights."""
     mask_BS = step_mask_BS.bool()
     if credit == "sum":
         return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
@@ -44,8 +43,10 @@ def credit_shares(
 def softmin_weights(
     score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1
 ) -> torch.Tensor:
-    """Compute w = softmax(-p / temperature) over the steps, 0 elsewhere: w * p sums to a soft
-    minimum (PURE)."""
+    """Compute w = softmax(-p / temperature) over the steps, 0 elsewhere (PURE).
+
+    w * p sums to a soft minimum.
+    """
     mask_BS = step_mask_BS.bool()
     return apply_mask(
         torch.where(mask_BS, -score_BS / temperature, -torch.inf).softmax(-1), mask_BS
@@ -75,11 +76,10 @@ class ProcessShaping:
     def __call__(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute what is paid and the mask of where, ``(B, T)`` each, from the rewards r_t = beta
-        * q_t of tokens.
+        """Compute the paid rewards and the mask of their places, ``(B, T)`` each.
 
-        Steps and turns need ``spans``. Raises ValueError for scores that are not finite where they
-        are accumulated.
+        The input is the rewards r_t = beta * q_t of tokens. Steps and turns need ``spans``. Raises
+        ValueError for scores that are not finite where they are accumulated.
         """
         last_BT = mark_last_token(mask_BT)
         if self.granularity == "token":
@@ -100,7 +100,7 @@ class ProcessShaping:
         return self.chain_value(reward_BT, spans).reward_B[:, None] * share_BT, where_BT
 
     def chain_value(self, reward_BT: torch.Tensor, spans: StepSpans) -> ChainValue:
-        """Compute what the chains are worth, if there is an accumulation."""
+        """Compute the values of the chains; needs an accumulation."""
         return self.chain(
             self.score(sum_over_steps(reward_BT, spans), spans.mask_BS), spans.mask_BS
         )
@@ -109,11 +109,11 @@ class ProcessShaping:
 def pay_steps(
     score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: Credit
 ) -> torch.Tensor:
-    """Compute what the end of each step is paid, ``(B, S)``, 0 without a step.
+    """Compute the reward at the end of each step, ``(B, S)``, 0 without a step.
 
-    With an accumulation its share of the chain's reward; otherwise what the credit makes of its
-    score, times the length factor of a shape. Raises ValueError for scores that are not finite
-    where they are accumulated.
+    With an accumulation it is the step's share of the chain's reward; otherwise it is the step's
+    reward of :func:`credit_rewards`, times the length factor of a shape. Raises ValueError for
+    scores that are not finite where they are accumulated.
     """
     if chain.accumulation != "none":
         return chain(score_BS, step_mask_BS).reward_B[:, None] * credit_shares(

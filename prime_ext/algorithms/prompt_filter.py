@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Online prompt filter: which prompt groups carry a training signal (PRIME, arXiv 2502.01456,
-section 3.3)."""
+"""Online filter of prompts with a training signal (PRIME, arXiv 2502.01456, section 3.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ TOO_EASY = "too_easy"
 TRUNCATED = "truncated"
 FAILED = "failed"
 
-# Bounds are inclusive, and 4/5 rollouts must count as 0.8 although the mean of floats may miss it
-# by an ulp.
+# Bounds are inclusive, and 4/5 rollouts must count as 0.8, which a mean of floats may miss.
 _TOLERANCE = 1e-6
 
 
@@ -32,8 +30,7 @@ class AccuracyBand:
     drop_truncated: bool = False
 
     def classify(self, accuracies: Sequence[float], truncated: Sequence[bool]) -> str:
-        """Return the verdict on a prompt from the accuracies of its finished rollouts and whether
-        they were cut off."""
+        """Return a prompt's verdict from accuracies and truncations of its finished rollouts."""
         if not accuracies:
             return FAILED
         if self.drop_truncated and any(truncated):

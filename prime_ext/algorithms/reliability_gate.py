@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reliability gate: the process rewards count as much as the PRM has shown that it can order unseen
-responses."""
+"""Reliability gate: process rewards count as much as the PRM orders unseen responses correctly."""
 
 from dataclasses import dataclass
 
@@ -9,13 +8,12 @@ from prime_ext.algorithms.prm_accuracy import PairCount
 
 @dataclass
 class ReliabilityGate:
-    """g = clip(2 * e - 1, 0, 1), where e is the running pair accuracy of the PRM before it trains
-    on the batch.
+    """g = clip(2 * e - 1, 0, 1), with e the PRM's running pair accuracy on unseen responses.
 
-    An untrained PRM orders pairs like a coin (0.5), which closes the gate; normalization alone
-    would scale its noise up to the size of a signal. Not part of the paper. e is the ratio of two
-    running means, of the pairs in the right order and of all pairs, so that every pair weighs the
-    same.
+    e counts a batch before the PRM trains on it. An untrained PRM orders pairs like a coin (0.5),
+    which closes the gate; normalization alone would scale its noise up to the size of a signal. Not
+    part of the paper. e is the ratio of two running means, of the pairs in the right order and of
+    all pairs, so that every pair weighs the same.
 
     Attributes:
         decay: weight of the past in both running means.

@@ -8,21 +8,21 @@ NOISE_MARGIN = 5.0
 
 
 def find_last_token(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return the position of each row's last valid token, ``(B,)`` int64; the last of all for rows
-    without any."""
+    """Return the position of each row's last valid token, ``(B,)`` int64.
+
+    Rows without a valid token get the last position.
+    """
     return mask_BT.shape[1] - 1 - mask_BT.bool().flip(-1).view(torch.uint8).argmax(-1)
 
 
 def mark_last_token(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return 1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a
-    valid token)."""
+    """Return 1 at the last valid token of each row, 0 elsewhere and in rows without one."""
     last_B1 = find_last_token(mask_BT)[:, None]
     return torch.zeros_like(mask_BT).scatter_(1, last_B1, mask_BT.gather(1, last_B1))
 
 
 def find_next(mark_BT: torch.Tensor) -> torch.Tensor:
-    """Return the position of the first marked token after each token, ``(B, T)`` int64; T where
-    there is none."""
+    """Return the position of the next marked token after each token, ``(B, T)`` int64, or T."""
     n_tokens = mark_BT.shape[1]
     at_BT = torch.where(mark_BT.bool(), torch.arange(n_tokens, device=mark_BT.device), n_tokens)
     return torch.nn.functional.pad(
@@ -54,8 +54,7 @@ def return_to_go(
         return reward_BT.flip(-1).cumsum(-1).flip(-1).mul_(mask_BT.to(reward_BT.dtype))
     if not bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any()):
         return _sum_discounted(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
-    # Move valid tokens together to the left and invalid ones to a column after them, then move all
-    # back.
+    # Move valid tokens to the left and invalid ones to a column after them, then move all back.
     place_BT = mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
     packed_BT = torch.nn.functional.pad(torch.zeros_like(reward_BT), (0, 1)).scatter_(
         1, place_BT, reward_BT
@@ -97,11 +96,10 @@ def normalize_by_batch_max(
     discount: float,
     floor: torch.Tensor | float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Divide the rewards by the largest |return-to-go| of the global batch, at least ``floor``, and
-    return both.
+    """Divide the rewards by the largest |return-to-go| of the global batch; return both.
 
-    ``batch_norm`` in the code of PRIME, which takes the maximum per rank and so depends on the
-    number of GPUs.
+    The divisor is at least ``floor``. This is ``batch_norm`` in the code of PRIME, which takes the
+    maximum per rank and so depends on the number of GPUs.
     """
     largest = return_to_go(reward_BT, mask_BT, discount).abs().max().clamp_min(floor)
     return reward_BT / (largest + 1e-6), largest

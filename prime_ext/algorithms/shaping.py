@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv
-2411.11681).
+"""Length shaping: factors on a response's score by its number of steps (PSPO*, arXiv 2411.11681).
 
-The rule for chains of one step is in ``chain_reward.py``. Exponents of long chains need float64,
-which shapes use.
+The rule for chains of one step is in ``chain_reward.py``. Shapes use float64, which exponents of
+long chains need.
 """
 
 import math
@@ -17,10 +16,9 @@ WEIBULL_SCALE = 8.0
 
 
 def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
-    """Return the steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape);
-    3.846 by default.
+    """Return the steps at which :func:`weibull` peaks; 3.846 by default.
 
-    Only a shape above 1 has a peak.
+    This is scale * ((shape - 1) / shape)^(1 / shape). Only a shape above 1 has a peak.
     """
     return float(scale * ((shape - 1) / shape) ** (1 / shape))
 
@@ -31,13 +29,14 @@ def weibull(
     scale: float = WEIBULL_SCALE,
     constant: float | None = 10.735,
 ) -> torch.Tensor:
-    """C (k / l) (t / l)^(k-1) exp(-(t / l)^k), k = shape, l = scale: the adjusted Weibull of
-    PSPO-WRS; 0 for t <= 0.
+    """Return C (k / l) (t / l)^(k-1) exp(-(t / l)^k), the adjusted Weibull of PSPO-WRS.
+
+    k = shape, l = scale; 0 for t <= 0.
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; the published one makes the peak .9999956. None: what makes it 1, 10.7350476 by
-            default.
+        constant: C; the published one makes the peak .9999956. None: the value that makes it 1,
+            10.7350476 by default.
     """
     t = steps.double()
     if constant is None:
@@ -53,10 +52,9 @@ def weibull(
 def gaussian(
     steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float = 5.0
 ) -> torch.Tensor:
-    """area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)): the shape of CN-PPO, the predecessor
-    of PSPO-WRS.
+    """Return area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)), the shape of CN-PPO.
 
-    With the published values the peak is .99736 at 4 steps.
+    CN-PPO is the predecessor of PSPO-WRS. With the published values the peak is .99736 at 4 steps.
     """
     t = steps.double()
     peak = area / (std * math.sqrt(2 * math.pi))
@@ -64,8 +62,7 @@ def gaussian(
 
 
 def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Return h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the
-    paper does not have.
+    """Return h of ``ff(s, t) = s h`` in the README and code of PSPO's repository, not in the paper.
 
     e^(growth t) up to the peak; after it b (1 - z + z g) with b = e^(growth peak) and z =
     sigmoid(steepness (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s
@@ -89,8 +86,7 @@ def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     rate = torch.where(s > good, 1.0, torch.where((s > 0) & (s < bad), -1.0, (s - poor) / good))
     gate = torch.sigmoid(steepness * (t - peak))
     late = math.exp(growth * peak) * (1 - gate + gate * torch.exp(past_peak * rate))
-    # The early branch is taken at the peak at the latest, so that its exponential cannot overflow
-    # for a late t.
+    # The early branch stops at the peak, so that its exponential cannot overflow for a late t.
     factor = torch.where(t <= peak, torch.exp(growth * t.clamp_max(peak)), late)
     return torch.where(t > 0, factor, 0.0).to(_result_dtype(score, steps))
 
@@ -100,8 +96,7 @@ def _result_dtype(*inputs: torch.Tensor) -> torch.dtype:
 
 
 ShapeOfLength = Callable[[torch.Tensor], torch.Tensor]
-# What a score is multiplied by, from the score, the number of steps and the parameters of the
-# shape.
+# Factors on a score, from the score, the number of steps and the parameters of the shape.
 SHAPES: dict[str, Callable[..., torch.Tensor]] = {
     "none": lambda score, steps: torch.ones_like(steps, dtype=_result_dtype(steps)),
     "weibull": lambda score, steps, **parameters: weibull(steps, **parameters),

@@ -51,8 +51,7 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
 
 
 def find_valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
-    """Return the last valid token at or before each of these tokens of a response, or the first,
-    ``(S,)`` int64."""
+    """Return the last valid token at or before each given token, or the first, ``(S,)`` int64."""
     position_N = mask_T.nonzero()[:, 0]
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The turns of a trajectory: the runs of the policy's own tokens between those of tools and
-users."""
+"""The turns of a trajectory: runs of the policy's own tokens between those of tools and users."""
 
 from collections.abc import Sequence
 
@@ -11,8 +10,7 @@ from prime_ext.algorithms.steps import step_spans
 
 
 def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Mark the last valid token of each turn, ``(B, T)`` bool; a turn without a valid token has
-    none.
+    """Mark the last valid token of each turn that has one, ``(B, T)`` bool.
 
     Args:
         own_BT: tokens that the policy wrote; a run of them is a turn.
@@ -50,7 +48,7 @@ def place_turn_rewards(
     """Place each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32.
 
     Masks are those of :func:`turn_boundaries`. A row has one reward for each of its turns, and may
-    lack that of the last. That of a turn without a valid token is paid nowhere. Raises
+    lack that of the last. The reward of a turn without a valid token is paid nowhere. Raises
     WrongNumberOfRewards: a row has another number.
     """
     own_BT = own_BT.bool()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers and their asynchronous modes: names, sizes that depend on them, and what can be
-wrong."""
+"""Trainers and their asynchronous modes: names, sizes that depend on them, and checks."""
 
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -8,7 +7,7 @@ from importlib.metadata import version
 from omegaconf import DictConfig
 from packaging.version import Version
 
-# verl's modes; prime_ext's are called after that which they build on.
+# verl's modes; prime_ext's are named after the ones that they build on.
 VERL_MODES = ("sync", "colocate_async", "separate_async")
 PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
 PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
@@ -21,8 +20,7 @@ def get_base_mode(config: DictConfig) -> str:
 
 
 def prompts_per_update(config: DictConfig) -> int:
-    """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a
-    share of it."""
+    """Return the prompts of a trainer's update: a batch or, in the separate mode, a share of it."""
     if get_base_mode(config) != "separate_async":
         return config.data.train_batch_size
     return max(
@@ -31,7 +29,7 @@ def prompts_per_update(config: DictConfig) -> int:
 
 
 def rollout_ranks(config: DictConfig) -> int:
-    """Devices of the standalone rollout servers; 0 where there are none."""
+    """Return the devices of the standalone rollout servers; 0 where there are none."""
     if get_base_mode(config) != "separate_async":
         return 0
     return (

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a section of the configuration into settings, checked by pydantic. Nothing here imports verl
-or torch."""
+"""Reading of configuration sections as settings by pydantic, without importing verl or torch."""
 
 import difflib
 import re
@@ -22,8 +21,7 @@ from typing_extensions import Self
 
 T = TypeVar("T")
 
-# Of every settings class: an unknown key is an error. The comments in the YAML files explain the
-# keys.
+# For all settings classes: an unknown key is an error. Comments in the YAML files explain the keys.
 STRICT = ConfigDict(extra="forbid")
 
 Switch = StrictBool
@@ -46,14 +44,13 @@ class SettingsError(ValueError):
 
 def refuse(problems: Iterable[str]) -> None:
     """Raise :class:`SettingsError` if there are problems."""
-    found = tuple(problems)
-    if found:
-        raise SettingsError(*found)
+    lines = tuple(problems)
+    if lines:
+        raise SettingsError(*lines)
 
 
 def read(kind: type[T], values: Any, prefix: str) -> T:
-    """Read a resolved section, or a value, as a pydantic dataclass or any other type that pydantic
-    knows.
+    """Read a resolved section, or a value, as a type that pydantic can check.
 
     Raises SettingsError, with a line for each key, ``prefix`` before it, that is unknown, missing
     or has a wrong value.
@@ -71,12 +68,11 @@ def explain(
     """Return one line for each wrong key of an error of pydantic.
 
     Args:
-        error: of ``adapter``, which knows the keys that are allowed.
+        error: of ``adapter``, which has the keys that are allowed.
         prefix: stands before every key.
         top: name of the object that has the keys, used without a prefix.
     """
-    # Key -> name, messages and ending. A value that fits no member of a union has one message for
-    # each member.
+    # Key -> name, messages and ending. A value that fits no member of a union has one message each.
     lines: dict[str, tuple[str, dict[str, None], str]] = {}
     for one in error.errors(include_url=False):
         *parents, last = [
@@ -92,7 +88,7 @@ def explain(
             message = f"needs the key {last!r}"
         elif one["type"] == "unexpected_keyword_argument":
             known = _keys(adapter.json_schema())
-            # A union knows the keys of all its members.
+            # A union has the keys of all its members.
             hint = (
                 "; another choice of this section has it" if last in known else guess(last, known)
             )
@@ -120,16 +116,14 @@ def _keys(schema: Any) -> set[str]:
 
 
 def guess(name: Any, known: Collection[str], before: str = "") -> str:
-    """Return ``; did you mean ...?`` for a misspelt name; empty if none of the known ones is like
-    it."""
+    """Return ``; did you mean ...?`` for a misspelt name; empty if no known one is like it."""
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f"; did you mean {before}{names[near[0]]}?" if near else ""
 
 
 def limit_to(names: Collection[str]) -> AfterValidator:
-    """Check that a text is one of these names, to which modules of the user's may add
-    (:mod:`prime_ext.extend`)."""
+    """Check that a text is one of these names, to which :mod:`prime_ext.extend` may add."""
 
     def check(value: str) -> str:
         if value not in names:
@@ -143,10 +137,9 @@ def limit_to(names: Collection[str]) -> AfterValidator:
 
 
 def choose_by(key: str, remedy: str, also: Collection[str] = ()) -> Discriminator:
-    """Choose among sections, tagged ``<value>``, by the value of their ``key``; ``remedy`` is how
-    to choose another.
+    """Choose among sections, tagged ``<value>``, by the value of their ``key``.
 
-    The section that ``<also>`` tags is that of several values.
+    ``remedy`` is how to choose another. The section that ``<also>`` tags is that of several values.
     """
 
     def tag(values: Any) -> str:
@@ -157,7 +150,7 @@ def choose_by(key: str, remedy: str, also: Collection[str] = ()) -> Discriminato
 
 
 class Section:
-    """The settings of a whole section, with rules that types cannot say."""
+    """The settings of a whole section, with rules that types cannot express."""
 
     section: ClassVar[str]
 

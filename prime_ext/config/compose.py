@@ -14,7 +14,7 @@ from prime_ext.config.checks import SettingsError, guess, refuse
 from prime_ext.config.verl_keys import check_values, guess_key
 
 CONFIG_MODULE = "prime_ext.config"
-# Keys that say which keys are next to them; a group of files chooses them together.
+# Keys that decide which keys are next to them; a group of files chooses them together.
 _CHOICES = ("prime.process.form=", "step_scorer.kind=", "prm.update_mode=none")
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 
@@ -43,8 +43,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
-        # The second half of Hydra's message is advice for its own syntax; the first line names the
-        # key.
+        # The first line of Hydra's message names the key; the rest is advice for its own syntax.
         cause = error.__cause__ or error
         line = str(error).splitlines()[0]
         if cause is not error:
@@ -61,9 +60,9 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         elif "'chain@prime.process'. No match" in line:
             line += "; it goes with prime/process=steps or step_scorer"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (
-            found := _OVERRIDDEN.match(line)
+            match := _OVERRIDDEN.match(line)
         ):
-            line += _guess_choice(found[1]) or guess_key(found[1], compose_defaults(name, ())[0])
+            line += _guess_choice(match[1]) or guess_key(match[1], compose_defaults(name, ())[0])
         raise SettingsError(line) from error
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
@@ -73,8 +72,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def _guess_choice(key: str) -> str:
-    """Return which choices of a group have a key that the section of a run lacks; empty if none
-    has."""
+    """Return which choices of a group have a key that the run's section lacks, or nothing."""
     section, _, name = key.rpartition(".")
     files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))
     having = [file.stem for file in files if section and name in OmegaConf.load(file)]
@@ -100,10 +98,9 @@ def compose_defaults(name: str, groups: tuple[str, ...]) -> tuple[dict[str, Any]
 
 
 def read_defaults(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a configuration without values of the user's as it is, and with its interpolations
-    resolved.
+    """Return a configuration without the user's values, raw and with interpolations resolved.
 
-    In the second one what only the user can name is null, and in ``config`` afterwards, too.
+    In the second, keys that only the user can set are null; afterwards also in ``config``.
     """
     raw: Any = OmegaConf.to_container(config)
     for key in OmegaConf.missing_keys(config):

@@ -26,8 +26,10 @@ DTYPE_BYTES = {
 
 
 def sequence_parallel_ranks(section: DictConfig) -> int:
-    """Return the ranks of a sequence: verl takes its deprecated key in the section before that of
-    the engine."""
+    """Return the ranks of a sequence.
+
+    verl takes its deprecated key in the section before that of the engine.
+    """
     key = "ulysses_sequence_parallel_size"
     engine = section.get("engine") or section.get("fsdp_config")
     own = section.get(key) or 1
@@ -35,16 +37,14 @@ def sequence_parallel_ranks(section: DictConfig) -> int:
 
 
 def text_config(folder: Any) -> dict[str, Any]:
-    """Return the config.json of a model, with the values of its language part on top; empty if it
-    is not here."""
+    """Return a model's config.json with its language part's values on top; empty if not here."""
     path = Path(str(folder)).expanduser() / "config.json"
     model = json.loads(path.read_text()) if path.is_file() else {}
     return model | (model.get("text_config") or {})
 
 
 def find_longest_sequence(config: DictConfig) -> float:
-    """Return the tokens of prompt and response at which the rollout engine ends one; infinity if it
-    is not known."""
+    """Return the rollout engine's limit on tokens of prompt and response; infinity if not known."""
     policy = config.actor_rollout_ref
     longest = policy.rollout.max_model_len or text_config(policy.model.path).get(
         "max_position_embeddings"
@@ -61,7 +61,7 @@ ENGINE_SECTIONS = (
 
 
 def shard_over_all_ranks(config: DictConfig) -> None:
-    """:func:`name_all_ranks` for every engine of a run.
+    """Call :func:`name_all_ranks` for every engine of a run.
 
     FSDP1 keeps the root of a model, its embeddings and output layer, gathered after a forward pass
     without gradients; verl 0.9.1 frees it only if ``fsdp_size > 1``. With the default of -1 it
@@ -75,8 +75,7 @@ def shard_over_all_ranks(config: DictConfig) -> None:
 
 
 def name_all_ranks(engine: DictConfig, ranks: int) -> None:
-    """Replace ``fsdp_size`` by the number of ranks if it is -1, in place; the shards are the
-    same."""
+    """Replace an ``fsdp_size`` of -1 by the number of ranks, in place; the shards are the same."""
     if engine.get("fsdp_size") == -1:
         with open_dict(engine):
             engine.fsdp_size = ranks

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of the user's (``modules``), which verl imports in every process. Nothing here imports
-verl or torch."""
+"""The user's ``modules``, which verl imports in every process. This imports no verl or torch."""
 
 import importlib
 import os
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from prime_ext.config.checks import SettingsError
 
-# verl's; it travels to the workers of a cluster with the rest of the environment.
+# verl's variable; it travels to the workers of a cluster with the rest of the environment.
 VARIABLE = "VERL_USE_EXTERNAL_MODULES"
 PLUGIN = "prime_ext.plugin"
 _PACKAGE = str(Path(__file__).parents[1])
@@ -24,16 +23,14 @@ def user_modules() -> list[str]:
 
 
 def extend_variable(modules: Iterable[str]) -> str:
-    """Return the value of the variable that names the plug-in, what it names now, and these
-    modules."""
+    """Return the variable's value: the plug-in, the modules that it names now, and these."""
     return ",".join(dict.fromkeys([PLUGIN, *user_modules(), *modules]))
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import these modules and those named in the environment, and add them to it, for verl in
-    every process.
+    """Import these modules and those that the environment names, and name all of them there.
 
-    Raises SettingsError: one cannot be imported.
+    This is for verl in every process. Raises SettingsError: one cannot be imported.
     """
     os.environ[VARIABLE] = extend_variable(modules)
     for module in user_modules():

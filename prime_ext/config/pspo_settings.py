@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the reward manager ``pspo_wrs``: the section ``pspo``. Nothing here imports verl
-or torch."""
+"""The section ``pspo``, of the reward manager ``pspo_wrs``. Nothing here imports verl or torch."""
 
 from collections.abc import Iterable
 
@@ -21,7 +20,7 @@ from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, require_scorer
 
 SECTION = "pspo"
-# verl's estimators that see at which token a reward is paid; the others sum over the response. And
+# verl's estimators that see at which token a reward is paid (the others sum over the response), and
 # those that compare the responses to one prompt.
 TOKEN_ESTIMATORS = ("gae", "reinforce_plus_plus")
 _GRPO = ("grpo", "grpo_vectorized", "grpo_passk")
@@ -66,8 +65,7 @@ class PSPOSettings(Section):
 
 
 def read_pspo_sections(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
-    """Return the two sections that the manager reads, from the whole configuration. Raises
-    :class:`SettingsError`."""
+    """Return the manager's two sections of the configuration. Raises :class:`SettingsError`."""
     if config.get(SECTION) is None:
         raise SettingsError(
             f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use"
@@ -77,8 +75,7 @@ def read_pspo_sections(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings
 
 
 def scorer_section(config: DictConfig) -> DictConfig | None:
-    """Return the section ``step_scorer`` where the reward manager reads it: this one, or PRIME's
-    with step scores."""
+    """Return the section ``step_scorer`` if this manager or PRIME's with step scores reads it."""
     return (
         config.get(SCORER_SECTION)
         if get_manager_name(config) in (MANAGER, STEP_SCORES_MANAGER)
@@ -87,6 +84,6 @@ def scorer_section(config: DictConfig) -> DictConfig | None:
 
 
 def get_manager_name(config: DictConfig) -> str | None:
-    """Name of the reward manager; None for one of a user's own file."""
+    """Return the name of the reward manager; None for one of a user's own file."""
     manager = config.reward.reward_manager
     return manager.name if manager.source == "register" else None

@@ -66,13 +66,12 @@ class GaussianSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class NamedShapeSettings:
-    """A shape without parameters: that of PSPO's released code, or one of a module of the
-    user's."""
+    """A shape without parameters, of PSPO's released code or of a module of the user's."""
 
     name: Annotated[Text, limit_to(SHAPES_WITHOUT_PARAMETERS)]
 
 
-# What scores are multiplied by for the number of steps (``shaping``).
+# Factors on scores for the number of steps (``shaping``).
 ShapingSettings = Annotated[
     Annotated[WeibullSettings, Tag("<weibull>")]
     | Annotated[GaussianSettings, Tag("<gaussian>")]
@@ -142,8 +141,7 @@ class OutcomeSettings:
 
     @property
     def of_verl(self) -> bool:
-        """Return whether verl computes this advantage, by an estimator of its registry that is not
-        ours."""
+        """Return whether verl computes this advantage, by its own registered estimator."""
         return self.estimator not in OUTCOME_ESTIMATORS
 
 
@@ -157,8 +155,7 @@ class GateSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class KLSettings:
-    """PRIME-D: the divergence between policy and PRM in the policy's loss
-    (``prime/process=kl``)."""
+    """PRIME-D: the divergence of policy and PRM in the policy's loss (``prime/process=kl``)."""
 
     form: Literal["kl"]
     coefficient: Positive
@@ -212,8 +209,7 @@ class ScoredStepSettings(_PaidSteps):
 
 @dataclass(frozen=True, config=STRICT)
 class StepRewardSettings(_PaidSteps):
-    """The PRM's rewards of tokens, paid at the ends of steps, turns or responses
-    (``prime/process=steps``)."""
+    """The PRM's token rewards, paid at step, turn or response ends (``prime/process=steps``)."""
 
     form: Literal["steps"]
     granularity: Literal["step", "turn", "response"]
@@ -257,8 +253,7 @@ ProcessSettings = Annotated[
 
 @dataclass(frozen=True, config=STRICT)
 class TurnSettings:
-    """Rewards of turns that the agent loop reports, and how they become an advantage
-    (``prime.turns``)."""
+    """Rewards of turns that the agent loop reports, and their estimator (``prime.turns``)."""
 
     coefficient: Positive
     field: Literal["tool_rewards", "turn_scores"]
@@ -285,8 +280,7 @@ def _compiles(pattern: str) -> str:
 
 @dataclass(frozen=True, config=STRICT)
 class StepSettings:
-    """Rule that finds the steps of a response: the name of a splitter, a pattern, or delimiters;
-    one of them is set."""
+    """Rule that finds steps: a splitter's name, a pattern or delimiters; one of them is set."""
 
     splitter: TextSplitter | None = None
     pattern: Annotated[Text, AfterValidator(_compiles)] | None = None
@@ -296,7 +290,7 @@ class StepSettings:
 
     @property
     def name(self) -> str:
-        """Name for ``prime_ext.step_rm.splitting.split_steps``."""
+        """Return the name for ``prime_ext.step_rm.splitting.split_steps``."""
         return self.splitter or ("delimiters" if self.pattern is None else "pattern")
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections ``prime`` and ``prm``. Nothing here imports verl or torch, so that mistakes are
-reported at once."""
+"""The sections ``prime`` and ``prm``, without verl and torch, so that mistakes show at once."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -94,15 +93,14 @@ class PrimeSettings(Section):
 
     @property
     def estimators(self) -> dict[str, str]:
-        """Estimator of each source that counts, by name."""
+        """Return the estimator of each source that counts, by name."""
         outcome = self.outcome if self.outcome.coefficient > 0 else None
         sources = {"outcome": outcome, "process": self.paid_process, "turns": self.turns}
         return {name: source.estimator for name, source in sources.items() if source is not None}
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
-        """Return the sources whose advantage needs a critic; of two it values the sum of their
-        rewards."""
+        """Return the sources that need a critic; of two it values the sum of their rewards."""
         return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
 
     @property
@@ -127,20 +125,20 @@ class PrimeSettings(Section):
 
     @property
     def rewards_advantages(self) -> bool:
-        """Return whether a token's reward is the PRM's log-probability less that of the policy that
-        wrote it."""
+        """Return whether a token's reward is the PRM's log-probability less the policy's.
+
+        The policy is the one that wrote the token.
+        """
         return isinstance(self.process, TokenSettings) and self.process.target == "policy"
 
     @property
     def granularity(self) -> str:
-        """Return the unit that receives a process reward: ``token``, ``step``, ``turn`` or
-        ``response``."""
+        """Return the unit of a process reward: ``token``, ``step``, ``turn`` or ``response``."""
         return getattr(self.process, "granularity", "token")
 
     @property
     def needs_steps(self) -> bool:
-        """Return whether the trainer cuts responses into steps; a step scorer says where its steps
-        end."""
+        """Return whether the trainer cuts responses into steps; a step scorer has its own."""
         return self.granularity == "step" and not self.scores_steps
 
     @property
@@ -191,12 +189,11 @@ FORWARD_LIMIT = 32768
 
 
 def forward_tokens(prm: Mapping[str, Any]) -> int:
-    """Return the tokens per GPU of a pass without gradients through the PRM or its reference, from
-    section ``prm``.
+    """Return the tokens per GPU of a pass without gradients through the PRM or its reference.
 
-    By default four times those of a training pass, up to 32,768, with
-    ``prm.model.use_fused_kernels``; otherwise as many as in training, because the logits would be
-    the peak of memory.
+    ``prm`` is the section. By default they are four times those of a training pass, up to 32,768,
+    with ``prm.model.use_fused_kernels``; otherwise as many as in training, because the logits would
+    be the peak of memory.
     """
     if prm["infer_max_token_len_per_gpu"] is not None:
         return int(prm["infer_max_token_len_per_gpu"])
@@ -207,8 +204,7 @@ def forward_tokens(prm: Mapping[str, Any]) -> int:
 
 
 def prm_section(config: DictConfig) -> DictConfig | None:
-    """Return the section ``prm`` of a whole configuration; None where nothing reads it, and no PRM
-    is built."""
+    """Return the section ``prm`` of a configuration; None where no PRM is built to read it."""
     prime = config.get("prime")
     if prime is None:
         return None
@@ -223,8 +219,7 @@ VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
 @dataclass(frozen=True, config=STRICT)
 class PRMSettings(Section):
-    """The section ``prm`` of a model that is never trained (``prm=frozen``), less
-    :data:`VERL_SECTIONS`."""
+    """The section ``prm`` of a never trained model (``prm=frozen``), less :data:`VERL_SECTIONS`."""
 
     section = "prm"
     update_mode: Literal["none", "before", "after", "interleaved"]
@@ -239,8 +234,7 @@ class PRMSettings(Section):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
-        """Build from the resolved section ``prm``, trained or not. Raises
-        :class:`SettingsError`."""
+        """Build from the resolved section ``prm``, trained or not. Raises SettingsError."""
         own = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
         kind = PRMSettings if own.get("update_mode") == "none" else TrainedPRMSettings
         settings = read(kind, own, "prm")

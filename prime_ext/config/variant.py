@@ -15,8 +15,7 @@ _OF_RUN = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.in
 
 
 def read_keys(variant: str) -> dict[str, Any]:
-    """Return the keys that define a variant, with dots, and their values: its own file, and the
-    sections it chooses."""
+    """Return a variant's keys, with dots, and values: of its own file and its chosen sections."""
     composed = OmegaConf.create(compose_defaults("prime_trainer", (f"variant={variant}",))[0])
     process = composed.prime.process
     anchor = composed.prime.anchor
@@ -37,8 +36,7 @@ def read_keys(variant: str) -> dict[str, Any]:
 
 
 def variant_line(config: DictConfig) -> str:
-    """Return the variant of a run and its keys with another value: ``guarded (changed:
-    prime.whitening=false)``."""
+    """Return a run's variant and changed keys: ``guarded (changed: prime.whitening=false)``."""
     variant = config.prime.variant
     changed = []
     for key, expected in read_keys(variant).items():

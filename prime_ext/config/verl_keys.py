@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values that a composed configuration may have, from verl's YAML files and
-dataclasses."""
+"""Keys and values that a configuration may have, from verl's YAML files and dataclasses."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +33,7 @@ READ_UNLISTED = {
 # Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or
 # dictionaries in verl.
 FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
-# Sections of ours, whose settings say themselves what they read.
+# Sections of ours, whose settings classes have their keys.
 OWN = ("prime", "pspo", "step_scorer")
 # Sections that verl's V1 trainers do not read, and where their keys are now if not in the same
 # place below reward.
@@ -44,7 +43,7 @@ MOVED = {
     "reward_model.reward_manager": "reward.reward_manager.name",
     "reward_model.model.path": "reward.reward_model.model_path",
 }
-# What verl says of a value in prose alone; by key, or by dataclass and field.
+# Types that verl has in prose only, by key, or by dataclass and field.
 _Logger = Literal[
     "wandb",
     "mlflow",
@@ -122,8 +121,7 @@ KINDS: dict[str, Any] = {
 
 
 def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Iterable[str]:
-    """Return one line for each key that nothing reads, and for each value that is not of its key's
-    type.
+    """Return a line for each key that nothing reads, and for each value of a wrong type.
 
     Args:
         given, resolved: a configuration as it was composed, and with its interpolations resolved.
@@ -134,8 +132,7 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
     def check(
         section: Mapping[str, Any], usual: Mapping[str, Any], path: str, owner: Any
     ) -> Iterable[str]:
-        """Check a section; ``owner``: the dataclass of verl that describes the section, unless it
-        names one itself."""
+        """Check a section; ``owner`` is its dataclass of verl, unless it names one itself."""
         owner = get_class(usual["_target_"]) if "_target_" in usual else owner
         hints = get_type_hints(owner) if owner else {}
         for name, given in section.items():
@@ -196,8 +193,7 @@ def _errors(kind: Any, value: Any, key: str) -> list[str]:
 
 
 def _find_kind(key: str, default: Any) -> Any:
-    """Return the type of a key of verl's without a dataclass: that of its default; any, where that
-    is null."""
+    """Return the type of a key of verl's without a dataclass: its default's, any for null."""
     stock = _look_up(_read_stock(), key)
     if stock is _NOTHING or default is None:
         return Any
@@ -225,8 +221,7 @@ def _look_up(section: Any, key: str) -> Any:
 
 
 def guess_key(key: str, known: Mapping[str, Any]) -> str:
-    """Return what an unknown key may have been meant to be: one like it in its section, or of its
-    name elsewhere."""
+    """Return a hint for an unknown key: one like it in its section, or of its name elsewhere."""
     section = known
     above = ""
     *parents, name = key.split(".")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.offline_prm``: train an implicit PRM from labeled responses, with or
-without torchrun.
+"""``python -m prime_ext.offline_prm``: train an implicit PRM from labeled responses.
+
+It works with or without torchrun.
 
     torchrun --standalone \\
         --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL data.train_files=DATA.parquet
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
 
 
 def choose_device(overrides: list[str]) -> str:
-    """Return ``cpu`` or the accelerator, from ``trainer.device`` or, for ``auto``, from what torch
-    sees."""
+    """Return ``cpu`` or the accelerator, from ``trainer.device`` or, for ``auto``, from torch."""
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("trainer.device=")]
     if chosen and chosen[-1] != "auto":
         return chosen[-1]
@@ -60,8 +60,10 @@ def choose_device(overrides: list[str]) -> str:
 
 
 def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
-    """Compose and check the configuration. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises
-    ``SettingsError``."""
+    """Compose and check the configuration; set ``VERL_PLATFORM=cpu`` for the CPU.
+
+    Raises SettingsError.
+    """
     # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when
     # it is imported.
     device = choose_device(overrides)
@@ -205,7 +207,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
 
 
 def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]:
-    """Return what decides the course of a run. The ranks only decide how its state is stored."""
+    """Return the settings that decide the course of a run; ranks decide how state is stored."""
     from omegaconf import OmegaConf
 
     data = asdict(settings.data)

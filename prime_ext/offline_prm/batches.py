@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a mini-batch from labeled responses, the same on every rank for any number of
-ranks."""
+"""Tensors of a mini-batch from labeled responses, the same on each rank and for any ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,10 @@ from prime_ext.utils.text_tokens import TextEncoder, TextError
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One response as tokens, at least one; the index of the last one and the label of each step
-    that has a label."""
+    """One response as tokens, at least one, with the labels of its steps.
+
+    ``labeled_ends`` has the index of the last token and the label of each step that has a label.
+    """
 
     prompt: torch.Tensor
     response: torch.Tensor
@@ -40,8 +41,7 @@ def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length
 
 
 def epoch_batches(n_groups: int, prompts_per_step: int, seed: int, epoch: int) -> list[list[int]]:
-    """Return the prompts of each optimizer step of an epoch: a permutation, cut into parts of
-    almost equal size.
+    """Return the prompts of each optimizer step: a permutation in parts of almost equal size.
 
     No part is smaller than ``prompts_per_step`` if there are as many, so that no handful of rows
     counts as a full step.
@@ -112,8 +112,10 @@ def build_batch(
 def encode_prompts(
     groups: Sequence[PromptGroup], encoder: TextEncoder, max_length: int
 ) -> list[PromptGroup]:
-    """Tokenize prompts and drop those that leave no room for a response. Raises ``SourceError`` if
-    none is left."""
+    """Tokenize prompts and drop those that leave no room for a response.
+
+    Raises SourceError: none is left.
+    """
     for group in groups:
         try:
             group.prompt_ids = encoder.prompt(group.prompt)

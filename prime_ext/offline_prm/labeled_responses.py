@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled responses from parquet and JSON Lines files, checked row by row before any model is
-loaded."""
+"""Labeled responses from parquet and JSON Lines files, all checked before a model is loaded."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from prime_ext.utils.text_tokens import Prompt, join_steps, wrap_prompt
 
 @dataclass(frozen=True)
 class Example:
-    """One response with its outcome in [0, 1], or with the position after each step and its label,
-    None for none.
+    """One response with its outcome in [0, 1], or with the labels of its steps.
 
+    ``char_ends`` are the positions after the steps, ``step_labels`` their labels, None for none.
     ``where`` is file and row, for messages.
     """
 
@@ -49,8 +48,7 @@ def count_examples(groups: Sequence[PromptGroup]) -> int:
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """Return what rows with the same prompt share: a string equals the one message of a user with
-    this text."""
+    """Return a key that equal prompts share; a string equals one user message with this text."""
     return json.dumps(wrap_prompt(prompt), sort_keys=True, ensure_ascii=False)
 
 
@@ -78,8 +76,7 @@ def _label(value: Any, name: str) -> float:
 
 
 def _read_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read the published form of ImplicitPRM and EurusPRM: a conversation in ``response``, and its
-    ``label``."""
+    """Read ImplicitPRM's and EurusPRM's data: a conversation in ``response``, and ``label``."""
     messages = row["response"]
     last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
     if not isinstance(last, dict) or last.get("role") != "assistant":
@@ -108,8 +105,7 @@ def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterato
 
 
 def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
-    """Read a response in steps, with a label for each; a prefix with an error stays wrong: 0
-    follows the first 0."""
+    """Read a response in labeled steps; all are 0 after the first 0: an error stays wrong."""
     column = read_list(row, "completions")
     values = read_list(row, "labels")
     steps = [text(step, f"step {number}") for number, step in enumerate(column, start=1)]
@@ -129,8 +125,10 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
 
 
 def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[PromptGroup]:
-    """Read and check all rows: prompts with labeled responses, or labeled steps. Raises
-    ``SourceError``."""
+    """Read and check all rows: prompts with labeled responses, or labeled steps.
+
+    Raises SourceError.
+    """
     groups: dict[str, PromptGroup] = {}
     for path in map(Path, paths):
         where = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss from step labels, in the form verl's engines call, and metrics on held-out responses."""
+"""The loss from step labels as verl's engines call it, and metrics on held-out responses."""
 
 from collections.abc import Sequence
 
@@ -21,10 +21,10 @@ STEP_WEIGHT = "prm_step_weight"
 def step_loss(
     score_BT: torch.Tensor, label_BT: torch.Tensor, weight_BT: torch.Tensor
 ) -> torch.Tensor:
-    """Return sum_it w_it * cross-entropy(score_it, y_it) over the step ends, where the weights are
-    not 0.
+    """Return sum_it w_it * cross-entropy(score_it, y_it) over the step ends.
 
-    Scores are logits, so the loss is ln 2 where they are 0. Labels may be fractions.
+    Only there are the weights not 0. Scores are logits, so the loss is ln 2 where they are 0.
+    Labels may be fractions.
     """
     return (
         F.binary_cross_entropy_with_logits(score_BT, label_BT, reduction="none") * weight_BT
@@ -34,15 +34,17 @@ def step_loss(
 class StepLoss(PRMLoss):
     """Loss ``step_ce`` of a micro-batch.
 
-    A step's score is beta * (sum of q up to and including its last token), what ImplicitPRM
+    A step's score is beta * (sum of q up to and including its last token), which ImplicitPRM
     thresholds on ProcessBench.
     """
 
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Return the loss. Weights already contain the size of the mini-batch; engines average over
-        ranks."""
+        """Return the loss, and no metrics.
+
+        Weights already contain the size of the mini-batch; engines average over ranks.
+        """
         log_prob_BT = pad_responses(model_output["log_probs"], data["responses"])
         fields = data.select(
             REFERENCE_LOG_PROBS, STEP_LABEL, STEP_WEIGHT, "response_mask"
@@ -63,8 +65,7 @@ def validation_metrics(
     label_B: torch.Tensor,
     group_B: torch.Tensor,
 ) -> dict[str, float]:
-    """Return cross-entropy and accuracy over responses, or over labeled steps; nothing where there
-    is none.
+    """Return cross-entropy and accuracy over responses, or over labeled steps; else nothing.
 
     With response labels also the share of a prompt's pairs in the right order.
     """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of offline PRM training, explained in config/offline_prm_common.yaml, checked before
-torch is imported."""
+"""Settings of offline PRM training (config/offline_prm_common.yaml), checked without torch."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -75,8 +74,7 @@ class RunSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class OfflineSettings:
-    """The configuration ``offline_prm``, less ``model``, ``engine``, ``optim`` and ``checkpoint``,
-    which are verl's."""
+    """The configuration ``offline_prm`` without verl's model, engine, optim and checkpoint."""
 
     data: OfflineDataSettings
     prm: LossSettings

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offline training of an implicit PRM on verl's engines, one process per rank (torchrun), without
-Ray."""
+"""Offline training of an implicit PRM on verl's engines: a process per rank (torchrun), no Ray."""
 
 import os
 import time
@@ -53,8 +52,7 @@ _UPDATE_OPTIONS = {
 
 
 class OfflineTrainer:
-    """Train on labeled responses. Every rank holds the same data and computes its share of each
-    mini-batch."""
+    """Trainer on labeled responses; a rank has all data and computes its share of mini-batches."""
 
     def __init__(
         self,
@@ -110,8 +108,7 @@ class OfflineTrainer:
         return worker
 
     def fit(self, checkpoints: Checkpoints, loggers: Sequence[Any] = ()) -> int:
-        """Train from the latest checkpoint, if any, and return the steps; the first rank has
-        ``loggers``."""
+        """Train from the latest checkpoint, if any; return the steps. Rank 0 has ``loggers``."""
         latest = checkpoints.find_latest()
         step = checkpoint_step(latest)
         if latest:
@@ -150,8 +147,7 @@ class OfflineTrainer:
         return self.total_steps
 
     def _save(self, checkpoints: Checkpoints, step: int) -> None:
-        """Write a checkpoint, then declare it complete, then delete older ones; the data follow
-        from the step."""
+        """Write a checkpoint, declare it complete, delete older ones; data follow from the step."""
         folder = checkpoints.root / f"global_step_{step}"
         first = dist.get_rank() == 0
         if first:
@@ -173,8 +169,7 @@ class OfflineTrainer:
         else:
             kept, fields = self._response_fields(sequences, label_B, group_B)
         if not kept:
-            # For example prompts of one class under weights that compare classes: nothing to learn
-            # from.
+            # Nothing to learn from, as in prompts of one class for a loss that compares classes.
             return {"train/responses": 0.0, "train/seconds": time.perf_counter() - started}
         sequences = [sequences[row] for row in kept]
         fields[REFERENCE_LOG_PROBS] = self.score(self.reference, sequences)
@@ -221,8 +216,7 @@ class OfflineTrainer:
     def _encode(
         self, groups: Sequence[PromptGroup]
     ) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
-        """Tokenize all responses, and return their labels, float32, and the numbers of their
-        prompts, ``(B,)``."""
+        """Tokenize all responses; return them, float32 labels and prompt numbers, ``(B,)`` each."""
         rows = [
             (number, group, example)
             for number, group in enumerate(groups)
@@ -238,7 +232,7 @@ class OfflineTrainer:
     def _response_fields(
         self, sequences: list[TokenRow], label_B: torch.Tensor, group_B: torch.Tensor
     ) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
-        """Return the rows that count, and what the loss needs of them."""
+        """Return the rows that count, and the fields of them that the loss needs."""
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
         loss = PRM_LOSSES[self.settings.prm.loss]
         score_B = None
@@ -278,8 +272,7 @@ class OfflineTrainer:
 
 
 def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
-    """Return the rows with a labeled step, and labels and weights of the steps at their last
-    tokens."""
+    """Return the rows with a labeled step, and the steps' labels and weights at their ends."""
     labeled = {
         row: sequence.labeled_ends
         for row, sequence in enumerate(sequences)
@@ -298,8 +291,7 @@ def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[t
 
 
 def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
-    """Return the values of the first ``count`` rows, which the ranks have between them; nothing if
-    they have none."""
+    """Gather the values of the first ``count`` rows from all ranks; nothing if they have none."""
     parts: list[Any] = [None] * dist.get_world_size()
     # Copies: a part of a tensor would take all of it along.
     dist.all_gather_object(

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of a model from its config.json, an engine as verl's sections describe it, and its memory
-on one device.
+"""A model's sizes from its config.json, and the memory of an engine of verl's on one device.
 
-Weights, gradients and optimizer states are exact. What a pass needs (gathered weights, activations,
-logits) is an estimate from the sizes of the model; ``docs/how_to/cost.md`` says how far it is from
-measured runs.
+Weights, gradients and optimizer states are exact. The needs of a pass (gathered weights,
+activations, logits) are estimates from the sizes of the model; ``docs/how_to/cost.md`` says how far
+they are from measured runs.
 """
 
 from dataclasses import dataclass, replace
@@ -33,9 +32,8 @@ class ModelShape:
     weights: int  # tied ones once
     product_weights: int  # of matrix products: without an untied input embedding
     block_weights: int  # of the largest transformer block, which FSDP gathers at once
-    root_weights: (
-        int  # outside of the blocks (embeddings, output layer), gathered during the complete pass
-    )
+    # outside of the blocks (embeddings, output layer), gathered during the complete pass
+    root_weights: int
     layers: int
     width: int
     intermediate: int
@@ -53,8 +51,7 @@ class ModelShape:
 
 @cache
 def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:
-    """Return the sizes of the model whose config.json is in ``path``; the setting ``key`` names it
-    in errors."""
+    """Return the sizes of the model with its config.json in ``path``; errors name ``key``."""
     if not (Path(path).expanduser() / "config.json").is_file():
         instead = (
             f"--model-configs DIR reads DIR/{Path(path).name}/config.json in its place"
@@ -138,9 +135,8 @@ class Engine:
     backend: str | None = None  # of fused log-probabilities
     param_offload: bool = False
     optimizer_offload: bool = False
-    stays_on_host: bool = (
-        False  # gathered from the host block by block, as verl does for models that are not trained
-    )
+    # gathered from the host block by block, as verl does for models that are not trained
+    stays_on_host: bool = False
     forward_tokens: int | None = None  # of a micro-batch without gradients; None for the same
     trained_layers: int | None = None  # that a backward pass goes through; None for all
     forwards: float = 1  # passes without gradients over the tokens of a step
@@ -158,11 +154,10 @@ def read_engine(
     trainer: Any,
     longest: int,
 ) -> Engine:
-    """Return what verl's sections say about one model, as if it were trained; the setting ``key``
-    names it in errors.
+    """Return one model's engine from verl's sections, as if the model were trained.
 
-    ``forward`` is the budget of a pass without gradients, ``longest`` the tokens of the longest
-    sequence.
+    Errors name the setting ``key``. ``forward`` is the budget of a pass without gradients,
+    ``longest`` the tokens of the longest sequence.
     """
     strategy = engine.get("strategy") or batches.get("strategy")
     if strategy not in ("fsdp", "fsdp2"):
@@ -209,8 +204,10 @@ def freeze(engine: Engine) -> Engine:
 
 
 def keep_on_host(engine: Engine, cpu: bool) -> Engine:
-    """Return a frozen engine as verl runs those with ``forward_only``: on accelerators the weights
-    stay on the host."""
+    """Return a frozen engine as verl runs those with ``forward_only``.
+
+    On accelerators the weights stay on the host.
+    """
     return replace(freeze(engine), param_offload=False, stays_on_host=not cpu)
 
 
@@ -232,8 +229,10 @@ def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
 
 
 def engine_memory(engine: Engine) -> dict[str, float]:
-    """Return bytes on one device: ``working``, its parts in the largest pass before it, and
-    ``idle`` between passes."""
+    """Return bytes on one device: the parts of the largest pass, ``working`` and ``idle``.
+
+    ``working`` is the sum of the parts, ``idle`` the bytes between passes.
+    """
     on_device = 0.0 if engine.stays_on_host else engine.weight_bytes / engine.shards
     weights = (engine.shape.weights + engine.adapter) * on_device
     gradients = engine.trained * on_device
@@ -252,8 +251,7 @@ def engine_memory(engine: Engine) -> dict[str, float]:
 
 
 def pass_memory(engine: Engine) -> dict[str, float]:
-    """Return the bytes that a pass over a micro-batch needs in addition to weights, gradients and
-    states.
+    """Return the bytes of a pass over a micro-batch beyond weights, gradients and states.
 
     FSDP gathers the weights outside of the blocks, a block with its gradients, and the next block.
     All activations of one block are kept, and of each other block its input or all.
@@ -277,7 +275,7 @@ def pass_memory(engine: Engine) -> dict[str, float]:
 
 
 def _logit_bytes(engine: Engine) -> float:
-    """Return the logits that exist at once, and what fused log-probabilities need instead."""
+    """Return the bytes of logits that exist at once, or those of fused log-probabilities."""
     vocabulary = engine.shape.vocabulary
     tokens = engine.tokens
     if engine.backend is None:
@@ -286,8 +284,7 @@ def _logit_bytes(engine: Engine) -> float:
     pieces = min(tokens, chunk) * vocabulary * FP32 * copies
     if engine.trained_layers is not None or engine.trained <= engine.adapter:
         return float(pieces)
-    # The gradient of the output layer is summed over the chunks in float32, and cast to 16 bit
-    # afterwards.
+    # The gradient of the output layer is summed over chunks in float32, and then cast to 16 bit.
     weights = vocabulary * engine.shape.width
     cast = weights * engine.compute_bytes if engine.compute_bytes < FP32 else 0
     return float(weights * FP32 + max(pieces, cast))

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, without running
-it.
+"""``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, in advance.
 
-Needs no GPU and no data, and of models only their ``config.json``. Exits with 0 when the run fits,
-1 when it would not start or not fit, 2 without a plan. Seconds are FLOPs over a device's peak and
-an assumed utilization, which no run on a GPU has confirmed. The share of generation is the paper's
-(arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to 3,072 tokens).
+Nothing is run. A plan needs no GPU and no data, and of models only their ``config.json``. Exits
+with 0 when the run fits, 1 when it would not start or not fit, 2 without a plan. Seconds are FLOPs
+over a device's peak and an assumed utilization, which no run on a GPU has confirmed. The share of
+generation is the paper's (arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to 3,072 tokens).
 """
 
 import argparse
@@ -42,7 +41,7 @@ GIB = 2**30
 # Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not
 # measured on GPUs.
 PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
-# From the host to a device, over PCIe 4: what weights that stay on the host take for each
+# From the host to a device, over PCIe 4; weights that stay on the host are copied for each
 # micro-batch.
 HOST_BYTES_PER_SECOND = 25e9
 # Dense bf16 FLOPs per second, from the vendor's data sheets.
@@ -50,14 +49,12 @@ DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
 # An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a
 # response, 36 % at 3,000.
 UTILIZATION = 0.25
-# Seconds of the rollout, and of everything except it and the PRM, over those of the policy's
-# update.
+# Seconds of the rollout and of the rest except the PRM, over those of the policy's update.
 REST_OVER_UPDATE = (281.7 + 91.1) / 156.6
 
 
 def main(arguments: list[str]) -> int:
-    """Print a plan and return the exit status. Files that are not here are listed, and are not a
-    failure."""
+    """Print a plan and return the exit status; absent files are listed, and are not a failure."""
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor --plan", description=__doc__)
     parser.add_argument(
         "--config-name", default="prime_trainer", help="of prime_ext.train; default: %(default)s"
@@ -118,8 +115,7 @@ def main(arguments: list[str]) -> int:
 
 
 def replace_missing_models(config: DictConfig, model_configs: Path) -> None:
-    """Replace models that are not on this machine by the folder of the same name in
-    ``model_configs``."""
+    """Replace models that are not here by the folders of the same name in ``model_configs``."""
     for key in (
         "actor_rollout_ref.model.path",
         "critic.model.path",
@@ -369,18 +365,16 @@ def _plan_rollout(
 
 
 def checkpoint_bytes(engine: Engine) -> int:
-    """Return what a checkpoint holds of a model over all devices: its weights, and Adam's states of
-    those trained."""
+    """Return a checkpoint's bytes over all devices: weights, and Adam's states of trained ones."""
     return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
 
 
 def pass_flops(engine: Engine, tokens: int, length: float, training: bool = False) -> float:
-    """Return the FLOPs of a pass over ``tokens`` tokens in sequences of ``length``, with causal
-    masking.
+    """Return the FLOPs of a pass over ``tokens`` tokens in sequences of ``length``.
 
-    A token costs 2 FLOPs per weight forward, again where activations are recomputed, and backward 2
-    for the gradients of activations and 2 for those of weights. Attention costs 2 per pair, channel
-    and layer, and 4 backward.
+    Masking is causal. A token costs 2 FLOPs per weight forward, again where activations are
+    recomputed, and backward 2 for the gradients of activations and 2 for those of weights.
+    Attention costs 2 per pair, channel and layer, and 4 backward.
     """
     shape = engine.shape
     weights = 2.0

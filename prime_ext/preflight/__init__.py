@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a configuration and of what it names, before Ray or a model starts. One line per
-problem."""
+"""Checks of a configuration and what it names, one line per problem, before Ray or models start."""

@@ -47,8 +47,7 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
 
 
 def check_config(config: DictConfig) -> list[str]:
-    """Return everything that is wrong with a configuration of PRIME, or, without its sections, of
-    PSPO-WRS."""
+    """Return all problems of a configuration of PRIME or, without its sections, of PSPO-WRS."""
     if "prime" not in config and PSPO_SECTION in config:
         return check_pspo(config)
     problems: list[str] = []

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the rows that are trained on, as the policy's chat template and the reward function
-will see them."""
+"""Checks of rows, as the policy's chat template and the reward function will get them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -31,8 +30,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 def check_data(
     config: DictConfig, judged: bool, first: dict[str, tuple[str, Any]]
 ) -> Iterable[str]:
-    """Check the rows of all files; fill ``first`` with a place and the first row of each data
-    source."""
+    """Check the rows of all files; fill ``first`` with place and first row of each data source."""
     if config.data.custom_cls.path:
         # A class of the user's reads them.
         return
@@ -79,11 +77,10 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _prompt_measure(config: DictConfig) -> Measure | None:
-    """Return a function from messages to their tokens in the policy's chat template; 0 if they are
-    surely few enough.
+    """Return a function from messages to their tokens in the policy's chat template.
 
-    None: the tokenizer is not on this machine. Raises SourceError: there is none, or it has no
-    template.
+    It returns 0 if they are surely few enough. None: the tokenizer is not on this machine. Raises
+    SourceError: there is none, or it has no template.
     """
     model = config.actor_rollout_ref.model
     data = config.data
@@ -124,8 +121,7 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
 
 
 def _tool_schemas(turns: DictConfig) -> list[Any]:
-    """Return what prompts tell of the tools of an agent loop; nothing where another check refuses
-    them."""
+    """Return the schemas of an agent loop's tools; none where another check refuses them."""
     from verl.tools.tool_registry import load_all_tools
 
     try:
@@ -186,8 +182,10 @@ def _check_file(
 
 
 def _prompt_length(row: Any, key: str, kind: type[PromptRow], measure: Measure | None) -> int:
-    """Return the tokens of a row's prompt, as far as ``measure`` counts them. Raises BadRow: the
-    row cannot be used."""
+    """Return the tokens of a row's prompt, as far as ``measure`` counts them.
+
+    Raises BadRow: the row cannot be used.
+    """
     if isinstance(row, BadRow):
         raise row
     for fault in row_faults({**row, "prompt": row.get(key)}, kind):

@@ -36,8 +36,7 @@ FIRST_CALL_SECONDS = 120.0
 
 
 def check_files(config: DictConfig) -> Iterable[str]:
-    """Yield everything that is wrong with the files that the configuration names, one line per
-    problem."""
+    """Yield a line for each problem of the files that the configuration names."""
     policy = config.actor_rollout_ref
     resume = config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
@@ -80,8 +79,7 @@ def has_flash_attention() -> bool:
 
 
 def _check_attention(config: DictConfig) -> Iterable[str]:
-    """Check that flash-attn is here if a model asks for it, on a GPU of this machine and not of a
-    Ray cluster."""
+    """Check that flash-attn is here if needed, on this machine's GPU and not a Ray cluster's."""
     if config.trainer.device != "cuda" or os.environ.get("RAY_ADDRESS") or has_flash_attention():
         return
     install = "flash-attn is not installed: docs/how_to/install.md has how to get it"
@@ -93,8 +91,10 @@ def _check_attention(config: DictConfig) -> Iterable[str]:
 
 
 def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:
-    """Check the arguments of prime_ext's reward function and that it can judge every data source,
-    or call another."""
+    """Check prime_ext's reward function, or call another one.
+
+    Its arguments have to be right, and it has to be able to judge every data source.
+    """
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
     from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, find_source
@@ -182,8 +182,10 @@ def _judge_gold(task: str, gold: Any, settings: Mapping[str, Any]) -> Verdict:
 
 
 def _try_reward_function(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:
-    """Call a user's function on the first row, its gold answer as the response, in a process that
-    can be killed."""
+    """Call a user's function on the first row, with the gold answer as the response.
+
+    It runs in a process that can be killed.
+    """
     function = config.reward.custom_reward_function
     key = "reward.custom_reward_function"
     if (
@@ -236,8 +238,7 @@ def _has_config(path: Any) -> bool:
 
 
 def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
-    """Check that there is a model with the policy's tokens; names of the hub are left to those who
-    load them."""
+    """Check that a model exists with the policy's tokens; names of the hub are not checked."""
     if not path:
         yield f"{key} is not set"
         return

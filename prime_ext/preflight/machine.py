@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of sizes and kernels that every trainer of prime_ext shares. One line per problem."""
+"""Checks of sizes and kernels that every trainer of prime_ext shares, with a line per problem."""
 
 import math
 import pkgutil
@@ -47,8 +47,7 @@ REGISTRIES = {
 
 
 def check_names(config: DictConfig) -> Iterable[str]:
-    """Check that verl knows what the configuration names; what a file of the user's defines is left
-    to verl."""
+    """Check that verl has the named entries, except those that a user's file defines."""
     files = {
         _AGENT_LOOP: config.actor_rollout_ref.rollout.agent.agent_loop_config_path,
         "reward.reward_manager.name": config.reward.reward_manager.source != "register",
@@ -119,8 +118,7 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
 
 
 def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
-    """Check that sizes divide, passes are large enough and kernels exist, for the ``trained``
-    sections."""
+    """Check that the ``trained`` models' sizes divide, passes are large enough, kernels exist."""
     for section in trained:
         parallel, budgets = _parallel_ranks(config, section)
         yield from _check_batches(config, section, parallel)
@@ -162,12 +160,13 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
 
 
 def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, int]]:
-    """Return the ranks that share a sequence or the weights and, by key of a token budget, those of
-    a sequence."""
+    """Return the ranks that share a sequence or the weights, and those of a sequence.
+
+    The latter are by key of a token budget.
+    """
     if section == CRITIC:
         parallel = config.critic.fsdp.get("ulysses_sequence_parallel_size", 1)
-        # Which verl 0.9.1 reads for updates and values alike; only prime_ext's configurations have
-        # it.
+        # verl 0.9.1 reads it for updates and values alike; only prime_ext's configurations have it.
         key = "ppo_infer_max_token_len_per_gpu"
         return parallel, {f"critic.{key}": parallel} if key in config.critic else {}
     if section == PRM:
@@ -250,8 +249,10 @@ def get_attention(model: Any) -> str:
 
 
 def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[str]:
-    """Check that fused kernels exist; verl exchanges the parts of a sequence inside of flash-attn
-    only."""
+    """Check that fused kernels exist, and that sequences are not cut without flash-attn.
+
+    verl exchanges the parts of a sequence inside of flash-attn only.
+    """
     model: Any = OmegaConf.select(config, key)
     allowed = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS
     device = config.trainer.device

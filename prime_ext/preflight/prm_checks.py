@@ -15,8 +15,7 @@ ENGINES = ("fsdp", "fsdp2")
 
 
 def has_adapter(model: Any) -> bool:
-    """Return whether the model is trained through a LoRA adapter, new (Megatron: ``lora.rank``) or
-    loaded."""
+    """Return whether the model has a LoRA adapter, new (Megatron: ``lora.rank``) or loaded."""
     rank = (model.get("lora", None) or {}).get("rank", 0) or model.get("lora_rank", 0) or 0
     return int(rank) > 0 or model.get("lora_adapter_path", None) is not None
 
@@ -51,8 +50,7 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
 
 
 def check_weights(key: str, engine: Any) -> Iterable[str]:
-    """Check that the weights of the PRM and of its reference, on the engine ``key``, are kept in
-    float32.
+    """Check that PRM and reference, on the engine ``key``, keep their weights in float32.
 
     In 16 bit small learning rates are lost, and frequencies of rotary embeddings differ between PRM
     and reference.
@@ -66,10 +64,10 @@ def check_weights(key: str, engine: Any) -> Iterable[str]:
 
 
 def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
-    """Check that verl's fused kernels reach the output layer of the model section ``key``; reads
-    its config.json.
+    """Check that verl's fused kernels reach the output layer of the model section ``key``.
 
-    They read its weights, which fsdp2 leaves sharded where they are not those of the embeddings.
+    This reads the model's config.json. The kernels read the layer's weights, which fsdp2 leaves
+    sharded where they are not those of the embeddings.
     """
     backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
     if not model.get("use_fused_kernels") or backend not in VERL_BACKENDS or strategy != "fsdp2":

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the reward managers with step scores against the rest of the configuration. One line
-per problem."""
+"""Checks of reward managers with step scores against the configuration, with a line per problem."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,8 +28,7 @@ from prime_ext.step_rm.scorers.build import check_model, check_server
 
 
 def check_pspo(config: DictConfig) -> list[str]:
-    """Return everything that is wrong with a configuration of PSPO-WRS, also for verl's own
-    trainers."""
+    """Return all problems of a configuration of PSPO-WRS, also for verl's own trainers."""
     try:
         pspo, scorer = read_pspo_sections(config)
     except SettingsError as error:
@@ -127,8 +125,7 @@ def _check_server(config: DictConfig, scorer: ServerSettings) -> Iterable[str]:
 
 
 def check_step_rm(config: DictConfig) -> Iterable[str]:
-    """Check that the step reward model's folder is readable and its server answers, where the
-    manager needs them."""
+    """Check that a needed step reward model's folder is readable and its server answers."""
     if scorer_section(config) is None:
         return
     try:

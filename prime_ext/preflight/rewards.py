@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of how rewards become advantages, against the rest of the configuration. One line per
-problem."""
+"""Checks of rewards and advantages against the configuration, with a line per problem."""
 
 from collections.abc import Iterable
 
@@ -52,8 +51,7 @@ def check_rewards(
 
 
 def check_estimator(key: str, name: str, ours: Iterable[str] = ()) -> Iterable[str]:
-    """Check that an estimator that is not ``ours`` is registered with verl, and that verl's trainer
-    can call it."""
+    """Check that an estimator is ``ours``, or one of verl's that its trainer can call."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     if name in NOT_IN_V1:
@@ -96,8 +94,7 @@ def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[st
 def _check_targets(
     config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None
 ) -> Iterable[str]:
-    """Check that a pull over the whole vocabulary has the policy's logits, and targets that pack
-    tokens as it does."""
+    """Check that a pull over the vocabulary has the policy's logits and equally packed targets."""
     name = "prime/process=kl" if prime.distils else "prime/anchor=ema"
     policy = config.actor_rollout_ref
     if policy.actor.strategy not in ("fsdp", "fsdp2"):
@@ -134,8 +131,7 @@ def _check_targets(
 
 
 def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """verl builds its critic for ``algorithm.adv_estimator=gae``; a source has to use it, and only
-    then."""
+    """Check that a source uses verl's critic if ``algorithm.adv_estimator=gae``, and only then."""
     algorithm = config.algorithm
     critic = config.critic
     estimator = f"algorithm.adv_estimator={algorithm.adv_estimator}"

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained bias of the PRM's cross-entropy: one number alongside the engine, with an optimizer
-of its own."""
+"""The trained bias of the PRM's cross-entropy: one number with its own optimizer."""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json
 
 BETAS = (0.9, 0.99)
-# At the logit of the mean outcome the first gradient is 0 but for rounding, of which AdamW must not
-# make a full step.
+# At the logit of the mean outcome the first gradient is mere rounding; AdamW must not make a full
+# step of it.
 EPSILON = 1e-4
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -74,8 +73,10 @@ class OutcomeBias:
         )
 
     def load(self, folder: Path) -> None:
-        """Restore what :meth:`save` wrote. Raises FileNotFoundError where the checkpoint was saved
-        without a bias."""
+        """Restore the values that :meth:`save` wrote.
+
+        Raises FileNotFoundError: the checkpoint was saved without a bias.
+        """
         if not (folder / BIAS_FILE).is_file():
             raise FileNotFoundError(
                 f"the checkpoint has no bias of the PRM, {folder / BIAS_FILE}; it was saved with"

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM's fields in the store of rollouts, and its loss in the form that verl's engines
-call."""
+"""The implicit PRM's fields in the store of rollouts, and its loss as verl's engines call it."""
 
 from typing import Any
 
@@ -11,7 +10,7 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.prm.bias import OutcomeBias
 
-# Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are
+# Fields of the PRM in the store of rollouts: log-probabilities cover the response, the others are
 # one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
 REFERENCE_LOG_PROBS = "prm_reference_log_probs"
@@ -20,13 +19,13 @@ WEIGHT = "prm_weight"
 OFFSET = "prm_offset"
 ROW = "prm_row"
 
-# What verl's engines and the loss read of a rollout without images, less what the PRM itself has
-# written; and of any.
+# Fields that verl's engines and the loss read of a rollout without images, without those that the
+# PRM itself has written; then of any rollout.
 TEXT_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 INPUT_FIELDS = (*TEXT_FIELDS, "multi_modal_inputs")
 
-# Options of `score`: the field to write to, and rows of a mini-batch over all ranks, if passes may
-# not cross them.
+# Options of `score`: the field to write to, and the rows of a mini-batch over all ranks, if passes
+# may not cross mini-batches.
 OUTPUT_FIELD = "prm_output_field"
 MINI_BATCH_ROWS = "prm_mini_batch_rows"
 
@@ -43,8 +42,8 @@ def pad_responses(value: Any, responses: Any) -> torch.Tensor:
     length_B1 = responses.offsets().diff()[:, None]
     end_B1 = value.offsets()[1:, None]
     place_T = torch.arange(responses.to_padded_tensor(0).shape[1], device=value.device)
-    # Pad with distinct indices: gathering one index repeatedly would serialize its gradient
-    # atomics.
+    # Pad with distinct indices: gathering one index repeatedly would serialize the atomics of its
+    # gradient.
     index_BT = (end_B1 - length_B1 - 1 + place_T) % len(value.values())
     return value.values()[index_BT].masked_fill(place_T >= length_B1, 0.0)
 
@@ -72,8 +71,7 @@ class PRMLoss:
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Compute the loss of one micro-batch; the second value is empty: verl already reports the
-        summed loss."""
+        """Compute the loss of one micro-batch, without metrics: verl reports the summed loss."""
         log_prob_BT = pad_responses(model_output["log_probs"], data["responses"])
         fields = data.select(
             self.reference, LABEL, WEIGHT, OFFSET, ROW, "response_mask"
@@ -102,9 +100,9 @@ class PRMLoss:
         widths = [log_prob_BT.shape[1] for log_prob_BT in padded for _ in log_prob_BT]
         # One copy to the host for all micro-batches.
         log_probs = torch.cat([log_prob_BT.flatten() for log_prob_BT in padded]).cpu().split(widths)
-        found: dict[int, torch.Tensor] = {}
+        log_prob_by_row: dict[int, torch.Tensor] = {}
         columns = (torch.cat(rows).tolist(), torch.cat(lengths).tolist(), log_probs)
         for row, length, log_prob_T in zip(*columns, strict=True):
-            # Of several epochs the first: later ones have trained on these rollouts.
-            found.setdefault(row, log_prob_T[:length])
-        return found
+            # Keep the first of several epochs: later ones have trained on these rollouts.
+            log_prob_by_row.setdefault(row, log_prob_T[:length])
+        return log_prob_by_row

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of rows to mini-batches of the PRM, so that results do not depend on the number of
-ranks."""
+"""Assignment of rows to mini-batches of the PRM, independent of the number of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts of the last PRM updates, to be drawn again: a safetensors file per update,
-:data:`FIELDS` per rollout."""
+"""Rollouts of the last PRM updates, a safetensors file each, with :data:`FIELDS` per rollout."""
 
 import os
 import re
@@ -14,8 +13,8 @@ from safetensors.torch import save_file
 
 from prime_ext.utils.files import write_atomically
 
-# Of a rollout, with the dtypes of the file: its tokens, the reference's log-probabilities of the
-# response, the outcome.
+# Of a rollout, with dtypes in the file: its tokens, the reference's log-probabilities of the
+# response, and the outcome.
 FIELDS = {
     "prompts": torch.int32,
     "responses": torch.int32,
@@ -30,8 +29,8 @@ _FILE = re.compile(r"update_(\d{9})\.safetensors")
 class PRMReplay:
     """The batches of the last updates, oldest first.
 
-    What is drawn depends on the update's number and on what was added before, so a resumed run
-    draws the same.
+    The drawn rollouts depend on the update's number and on the batches added before, so a resumed
+    run draws the same.
 
     Args:
         n_batches: how many updates are remembered (``prm.replay``).
@@ -46,8 +45,7 @@ class PRMReplay:
         self._batches: dict[int, Path] = {}
 
     def draw(self, new: int) -> list[dict[str, torch.Tensor]]:
-        """Draw ``new`` rollouts without replacement, or all there are: their fields and
-        ``input_ids``."""
+        """Draw ``new`` rollouts without replacement, at most all: fields and ``input_ids``."""
         places = [
             (number, row)
             for number in sorted(self._batches)
@@ -66,8 +64,7 @@ class PRMReplay:
         return [rollouts[place] for place in drawn]
 
     def add(self, batch: Mapping[str, Sequence[torch.Tensor]]) -> None:
-        """Remember a batch, a tensor for each rollout and field, and forget the one that is too old
-        for it."""
+        """Remember a batch, a tensor per rollout and field, and forget the one too old for it."""
         number = self._next
         self._settle()
         self._batches[number] = self.folder / _name(number)
@@ -82,8 +79,7 @@ class PRMReplay:
             self._batches.pop(old).unlink()
 
     def save(self, folder: Path) -> None:
-        """Put all batches into a folder of a checkpoint; files are linked, so that they take no
-        more room."""
+        """Put all batches into a folder of a checkpoint, as links, which take no more room."""
         self._settle()
         self._fill(folder)
 
@@ -105,15 +101,14 @@ class PRMReplay:
         return max(self._batches, default=0) + 1
 
     def _settle(self) -> None:
-        """Have the batches in the folder, and no file of another run or of updates that are done
-        again."""
+        """Put the batches into the folder, once; drop updates of other runs or to be done again."""
         if not self._settled:
             self._fill(self.folder)
             self._batches = {number: self.folder / _name(number) for number in self._batches}
             self._settled = True
 
     def _fill(self, folder: Path) -> None:
-        """Make a folder hold what is remembered, and no other update."""
+        """Make a folder hold the remembered batches and no other update."""
         folder.mkdir(parents=True, exist_ok=True)
         for path in _files(folder).values():
             path.unlink()

@@ -44,8 +44,7 @@ _MAX_LOGGED = 200  # characters
 
 
 class NodeVerifiers:
-    """Verifiers in the Ray actor of a node or in this process, each made when its task is first
-    needed."""
+    """Verifiers in a node's Ray actor or in this process, each made at its task's first request."""
 
     def __init__(self, settings: Settings):
         for module in user_modules():
@@ -69,8 +68,10 @@ class NodeVerifiers:
 
 
 def _prompt(extra_info: Mapping[str, Any]) -> str:
-    """Return the text of the user's messages in ``extra_info.raw_prompt``. ``ValueError``: there
-    are none."""
+    """Return the text of the user's messages in ``extra_info.raw_prompt``.
+
+    Raises ValueError: there are none.
+    """
     if extra_info.get("raw_prompt") is None:
         raise ValueError(
             "math_strictness=no_restatement compares answers with extra_info.raw_prompt, which is"
@@ -130,8 +131,7 @@ def prepare(
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
 ) -> NodeActor:
-    """Register the sources of :func:`compute_score`, and return the verifiers of this node, with
-    these settings.
+    """Register the sources of :func:`compute_score`, and return the verifiers of this node.
 
     Raises ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is
     neither of the two.
@@ -160,8 +160,9 @@ async def compute_score(
     reward_router_address: str | None = None,
     reward_model_tokenizer: Any = None,
 ) -> dict[str, Any]:
-    """Judge one response, in the signature of verl's reward loop. Return the columns of
-    :func:`reward_info`.
+    """Judge one response, and return the columns of :func:`reward_info`.
+
+    The signature is that of verl's reward loop.
 
     Args:
         data_source: selects the verifier (:mod:`prime_ext.verifiers.sources`).

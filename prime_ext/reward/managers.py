@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reward managers of verl's reward loop (``reward.reward_manager.name``), which judge one response
-at a time.
+"""Reward managers of verl's reward loop (``reward.reward_manager.name``) for single responses.
 
 * ``naive_with_prompt``: verl's ``naive``, which also passes the prompt to the reward function.
 * ``naive_with_step_scores``: also scores the steps of ``prime.steps``, for
@@ -47,10 +46,10 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @register(NAME)
 class PromptRewardManager(NaiveRewardManager):
-    """Reward manager that passes the prompt's messages to the reward function, as
-    ``extra_info["raw_prompt"]``.
+    """Reward manager that passes the prompt to the reward function.
 
-    A user's own function is guarded (:mod:`prime_ext.reward.user_function`).
+    The prompt's messages are ``extra_info["raw_prompt"]``. A user's own function is guarded
+    (:mod:`prime_ext.reward.user_function`).
     """
 
     def __init__(self, config: DictConfig, tokenizer: Any, compute_score: Any, **others: Any):
@@ -59,8 +58,7 @@ class PromptRewardManager(NaiveRewardManager):
         super().__init__(config, tokenizer, compute_score, **others)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Return reward and extra info of one response; of several outputs of an agent loop, of the
-        last one."""
+        """Return the reward and extra info of a response, the last of an agent loop's outputs."""
         data = data[-1:]
         extras = data.non_tensor_batch
         info = np.empty(1, dtype=object)
@@ -77,12 +75,11 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
 
 @register(step_scorer_settings.MANAGER)
 class StepScoresRewardManager(PromptRewardManager):
-    """Reward manager ``naive_with_prompt`` with step scores in the extra info, and the reward
-    function's reward.
+    """Reward manager ``naive_with_prompt`` with step scores in the extra info.
 
-    ``score`` is None for the scorer of this node; all other arguments are verl's. Raises
-    SettingsError: a section is missing or wrong; StepRMError: without Ray, a model that cannot
-    work.
+    The reward is the reward function's. ``score`` is None for the scorer of this node; all other
+    arguments are verl's. Raises SettingsError: a section is missing or wrong; StepRMError: without
+    Ray, a model that cannot work.
     """
 
     def __init__(
@@ -122,16 +119,15 @@ class PricedChain:
     reward: float | None = None
     factor: float | None = None  # h(n), the rule for single steps included
     score: float | None = None  # the accumulated score F; None where every step is paid for itself
-    paid: tuple[
-        float, ...
-    ] = ()  # at the end of each step, with the reward as sum; empty if nothing is paid there
+    # at the end of each step, with the reward as sum; empty if nothing is paid there
+    paid: tuple[float, ...] = ()
 
 
 class ChainPricing:
     """Accumulation, shaping and credit of the section ``pspo``, in float64.
 
-    Rewards travel in float32; what that cannot hold is refused, since the shape ``released`` grows
-    without bound.
+    Rewards travel in float32; those that it cannot hold are refused, since the shape ``released``
+    grows without bound.
     """
 
     def __init__(self, settings: pspo_settings.PSPOSettings):
@@ -143,8 +139,10 @@ class ChainPricing:
         )
 
     def __call__(self, scores: Sequence[float]) -> PricedChain:
-        """Return the reward for the scores of steps, 0 without a step. ``ValueError``: it is not a
-        finite number."""
+        """Return the reward for the scores of steps, 0 without a step.
+
+        Raises ValueError: float32 cannot hold the reward.
+        """
         if not scores:
             return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
         score_BS = torch.tensor([list(scores)], dtype=torch.float64)
@@ -173,8 +171,10 @@ class ChainPricing:
 
 @register(pspo_settings.MANAGER)
 class PSPORewardManager(StepScoresRewardManager):
-    """Rewards step scores, and judges responses that have a gold answer if ``pspo.judge`` is
-    set."""
+    """Reward manager that pays step scores.
+
+    With ``pspo.judge`` it also judges responses that have a gold answer.
+    """
 
     def read_sections(
         self, config: DictConfig
@@ -208,8 +208,7 @@ class PSPORewardManager(StepScoresRewardManager):
             return PricedChain(), str(error)
 
     async def _judge(self, data: DataProto) -> dict[str, Any] | None:
-        """Return the verdict, with ``acc`` and ``grader_failure``; None if none is wanted or
-        possible."""
+        """Return the verdict, ``acc`` and ``grader_failure``; None if not wanted or possible."""
         section = _column(data.non_tensor_batch, "reward_model")
         gold = section.get("ground_truth") if isinstance(section, Mapping) else None
         if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Ray actor for all reward workers of a node: found by name, started by the first, replaced when
-it dies."""
+"""Ray actor of a node's reward workers: found by name, started by the first, replaced if dead."""
 
 import asyncio
 import logging
@@ -21,8 +20,7 @@ class NodeFailure(Exception):
 
 
 class NodeActor:
-    """``cls(*arguments)`` in this node's actor ``name``, with Ray's ``options``; without Ray in
-    this process."""
+    """``cls(*arguments)`` in a node's actor ``name`` (Ray's ``options``), or here without Ray."""
 
     def __init__(self, name: str, cls: type, *arguments: Any, **options: Any):
         self._name = name
@@ -47,8 +45,7 @@ class NodeActor:
         return self._actor
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Return what a method returns; if the actor died, that of a new one. Raises
-        :class:`NodeFailure`."""
+        """Return a method's result; if the actor died, a new one's. Raises :class:`NodeFailure`."""
         if self._local is not None:
             return await getattr(self._local, method)(*arguments)
         name = f"{self._name.replace('_', ' ')} of this node"

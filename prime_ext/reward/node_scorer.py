@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step scorer of a node's reward workers, in a Ray actor (:mod:`prime_ext.reward.node_actor`)
-or this process."""
+"""The step scorer of a node's reward workers, in a Ray actor (``node_actor``) or this process."""
 
 import asyncio
 import logging
@@ -20,8 +19,7 @@ MAX_CONCURRENCY = 10_000
 
 
 class Gatherer:
-    """Scores together the responses that arrive while it scores others. Belongs to one event
-    loop."""
+    """Scorer of one event loop that scores together all responses that arrived during a call."""
 
     def __init__(self, scorer: StepScorer):
         self._scorer = scorer
@@ -50,8 +48,7 @@ class Gatherer:
 
 
 async def score_each(scorer: StepScorer, chains: Sequence[Chain]) -> list[Outcome]:
-    """Score responses; if that fails, one by one, so that only those that fail alone have no
-    scores."""
+    """Score responses; if that fails, singly, so that only those that fail alone have no scores."""
     try:
         outcomes = list(await scorer.score(chains))
         if len(outcomes) != len(chains):
@@ -92,8 +89,10 @@ class NodeStepScorer:
 
 
 def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeActor:
-    """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one
-    cannot work."""
+    """Return the scorer of the node, or one of this process without Ray.
+
+    Raises StepRMError: that one cannot work.
+    """
     gpus = 0.0 if isinstance(scorer, ServerSettings) else scorer.actor.num_gpus
     options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": gpus}
     return NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)

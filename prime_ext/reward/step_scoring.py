@@ -14,15 +14,14 @@ from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScores
 
-# Scores a response, or says why there are none.
+# Returns the scores of a response, or the reason why there are none.
 Score = Callable[[Chain], Awaitable[Outcome]]
 _LONGEST = 200  # characters
 
 
 @dataclass(frozen=True)
 class ScoredSteps:
-    """Response with its steps and scores, or the reason for none; ``seconds`` from cut to scores
-    include waiting."""
+    """Response with steps and scores, or a ``reason``; ``seconds`` of scoring include waiting."""
 
     cut: Cut
     n_tokens: int
@@ -31,8 +30,7 @@ class ScoredSteps:
     seconds: float
 
     def info(self) -> dict[str, Any]:
-        """Return the extra info of the reward, None where scores are missing. Lists are JSON: verl
-        averages numbers."""
+        """Return the extra info, None for missing scores, lists as JSON (verl averages numbers)."""
         scores = self.scores
         values = () if scores is None else scores.scores
         return {
@@ -50,8 +48,7 @@ class ScoredSteps:
 
 
 class StepScoring:
-    """Scorer that cuts responses, in tokens of the policy, into steps with content and lets
-    ``score`` score them."""
+    """Scorer that cuts responses, in policy tokens, into steps with content for ``score``."""
 
     def __init__(self, steps: StepSettings, tokenizer: Any, score: Score):
         self._cutter = ResponseCutter(steps, tokenizer)
@@ -92,8 +89,7 @@ def response_ids(row: Any) -> list[int]:
 
 
 def question(extras: Mapping[str, Any]) -> str:
-    """Return the question for models trained with it: ``extra_info.question``, else the user's last
-    message."""
+    """Return ``extra_info.question``, else the user's last message, for models trained with it."""
     extra = extras.get("extra_info")
     if isinstance(extra, Mapping) and isinstance(extra.get("question"), str):
         return extra["question"]

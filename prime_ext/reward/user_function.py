@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's reward function (``reward.custom_reward_function``), called so that it can neither hang
-nor end a run.
+"""A user's reward function, called so that it can neither hang nor end a run.
 
-A function without ``async`` runs in killable processes (:mod:`prime_ext.verifiers.worker_pool`),
-which load it themselves; a coroutine function in the event loop of a thread, where it may wait for
-many requests at a time.
+The configuration names it in ``reward.custom_reward_function``. A function without ``async`` runs
+in killable processes (:mod:`prime_ext.verifiers.worker_pool`), which load it themselves; a
+coroutine function runs in the event loop of a thread, where it may wait for many requests at a
+time.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from prime_ext.verifiers.verdict import Outcome, grader_failed
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool, count_cores
 
 OWN = "pkg://prime_ext.reward.compute_score"
-# Of verl's rate-limited manager: reward.timeout.
+# The default of reward.timeout in verl's rate-limited manager.
 SECONDS = 300.0
 # Address space; a function may load what it likes.
 _MEMORY = 1 << 60
@@ -42,8 +42,10 @@ def warm_up() -> None:
 
 @functools.cache
 def load(path: str, name: str) -> Callable[..., Any]:
-    """Load a function as verl does, from ``pkg://module`` or a file, without verl. Raises what the
-    module raises."""
+    """Load a function from ``pkg://module`` or a file like verl, but without verl.
+
+    Raises the exceptions of the module.
+    """
     if path.startswith("pkg://"):
         module = importlib.import_module(path.removeprefix("pkg://").replace("/", "."))
     else:
@@ -63,8 +65,7 @@ def call(path: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_result(result: Any) -> dict[str, Any]:
-    """Return the extra info of a result, with a finite number as ``score``. Raises
-    ``ValueError``."""
+    """Return a result's extra info, with a finite number as ``score``, or raise ValueError."""
     info = dict(result) if isinstance(result, Mapping) else {"score": result, "acc": result}
     try:
         score = math.nan if isinstance(info.get("score"), str) else float(info["score"])
@@ -79,8 +80,7 @@ def read_result(result: Any) -> dict[str, Any]:
 
 
 class LoopThread:
-    """An event loop of its own, so that a coroutine that blocks it holds up its like and nothing
-    else."""
+    """An event loop in its own thread; a coroutine that blocks it holds up only its own kind."""
 
     def __init__(self) -> None:
         self._start()
@@ -90,8 +90,7 @@ class LoopThread:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     async def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
-        """Return what the coroutine returns, and raise what it raises; ``TimeoutError`` after
-        ``seconds``."""
+        """Return the coroutine's result or raise its exceptions; TimeoutError after ``seconds``."""
         loop = self._loop
         try:
             return await asyncio.wait_for(_submit(coroutine, loop), seconds)
@@ -111,8 +110,10 @@ def _submit(
 
 
 def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return a coroutine function in whose place a failing, late or useless call is a failure of
-    the grader."""
+    """Return a coroutine function that calls ``function`` and turns its failures into the grader's.
+
+    A call fails if it raises, takes too long or returns no number.
+    """
     from omegaconf import OmegaConf
 
     from prime_ext.reward.compute_score import reward_info

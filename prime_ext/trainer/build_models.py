@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in addition to the policy, from the whole configuration: PRM, reference, and the policy's
-average."""
+"""Models in addition to the policy, from the configuration: PRM, reference and policy average."""
 
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ WEIGHTS_ONLY = {"save_contents": ["model"], "load_contents": ["model"]}
 def build_prm(
     config: DictConfig, settings: PRMSettings, prime: PrimeSettings, end_token: int = 0
 ) -> FrozenPRM:
-    """Build the implicit PRM; ``settings`` and ``prime`` are the validated sections, ``end_token``
-    is of padding."""
+    """Build the implicit PRM from validated sections; ``end_token`` is of padding."""
     models = {PRM_GROUP: prm_model(config.prm, settings, is_target=prime.distils)}
     if settings.reference == "frozen":
         models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
@@ -41,8 +39,10 @@ def prm_model(
     frozen_path: str | None = None,
     is_target: bool = False,
 ) -> TrainingWorkerConfig:
-    """Build the configuration of the PRM's worker from the section ``prm``, or of another model's,
-    never trained."""
+    """Build the configuration of the PRM's worker from the section ``prm``.
+
+    With ``frozen_path`` it is that of another model, which is never trained.
+    """
     model = section.model
     checkpoint = section.checkpoint
     is_frozen = frozen_path is not None or not isinstance(settings, TrainedPRMSettings)
@@ -70,10 +70,8 @@ def prm_model(
 
 
 def build_average(section: DictConfig, decay: float) -> PolicyAverage:
-    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's,
-    without updates."""
-    # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their
-    # rounding.
+    """Build the policy's average from ``actor_rollout_ref``, on a like engine without updates."""
+    # Averages in 16 bit would stand still: a step of the policy is smaller than their rounding.
     changes = {"fsdp_config": {"model_dtype": "fp32"}, "checkpoint": WEIGHTS_ONLY}
     actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, changes))
     engine = actor.engine

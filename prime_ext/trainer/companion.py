@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models alongside the policy: in its worker processes, and, where they change, in every
-checkpoint."""
+"""Models alongside the policy, in its worker processes and, if they change, in checkpoints."""
 
 import os
 from collections.abc import Mapping
@@ -16,11 +15,10 @@ AVERAGE_GROUP = "avgpolicy"
 
 
 class Companion:
-    """A model, and others that only it reads, such as its reference: ``models`` by worker group,
-    its own first.
+    """A model and others that only it reads, such as its reference.
 
-    One that changes has a ``checkpoint_folder``; checkpoints that were ``saved_with`` other
-    settings lack it.
+    ``models`` are by worker group, its own first. A model that changes has a ``checkpoint_folder``;
+    checkpoints that were ``saved_with`` other settings lack it.
     """
 
     models: Mapping[str, TrainingWorkerConfig]
@@ -29,12 +27,14 @@ class Companion:
     saved_with = ""
 
     def worker_options(self, group: str) -> dict[str, Any]:
-        """Return what a group's worker is told in addition to its configuration."""
+        """Return the arguments of a group's worker in addition to its configuration."""
         raise NotImplementedError
 
     def worker_classes(self, worker: Any) -> dict[str, RayClassWithInitArgs]:
-        """Return what to add to the policy's worker processes, by group; ``worker`` is the class
-        for Ray."""
+        """Return the classes to add to the policy's worker processes, by group.
+
+        ``worker`` is the class for Ray.
+        """
         models = self.models.items()
         return {
             name: RayClassWithInitArgs(cls=worker, config=one, **self.worker_options(name))
@@ -69,8 +69,7 @@ class Companion:
 
 
 class PolicyAverage(Companion):
-    """The running average of the policy's weights (``prime.anchor``), in the policy's worker
-    processes.
+    """The running average of the policy's weights, in its worker processes (``prime.anchor``).
 
     ``model`` is the configuration of its worker, ``decay`` the weight of the past.
     """
@@ -86,12 +85,13 @@ class PolicyAverage(Companion):
         return {"role": AVERAGE_ROLE}
 
     def attach(self, actor_group: Any) -> None:
-        """Build the average, equal to the policy, whose engine has to be known already
-        (``install_targets``)."""
+        """Build the average, equal to the policy.
+
+        The policy's engine has to be there already (``install_targets``).
+        """
         super().attach(actor_group)
         self.group.average_weights("policy", 0.0)
 
     def follow(self) -> None:
-        """Once a step, before the policy is updated: average <- decay * average + (1 - decay) *
-        policy."""
+        """Set average = decay * average + (1 - decay) * policy, once a step, before its update."""
         self.group.average_weights("policy", self.decay)

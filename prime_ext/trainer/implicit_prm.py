@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM as a scorer: its passes, the orders of score and update, and what becomes of its
-log-probabilities.
+"""The implicit PRM as a scorer: its passes, its orders of score and update, and its rewards.
 
 docs/explanation/implicit_prm.md explains the orders.
 """
@@ -42,8 +41,7 @@ from prime_ext.utils.transfer_queue import RolloutStore, replay_key
 
 logger = logging.getLogger(__name__)
 
-# Names of the worker groups. verl binds methods to groups by prefix, so none may be a prefix of
-# another.
+# Names of the worker groups; none may be a prefix of another, since verl binds methods by prefix.
 PRM_GROUP = "prm"
 REFERENCE_GROUP = "refprm"
 
@@ -52,8 +50,8 @@ REPLAY_FOLDER = "prm_replay"
 # Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
 _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
-# Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the
-# dtype of their passes.
+# Standard deviation of a token's log-ratio for a PRM with its reference's weights, by the dtype of
+# their passes.
 NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
 
 
@@ -76,12 +74,11 @@ class Scores:
 
 @dataclass(frozen=True)
 class PRMBatch:
-    """Rows on which the PRM is trained: those of ``rollouts`` in their order, then replayed ones
-    and padding.
+    """Rows that train the PRM: those of ``rollouts`` in order, then replayed ones and padding.
 
     All rows have a ``label_B``, a ``group_B`` (padding has numbers of its own), a ``valid_B``
     (False for padding) and a ``replayed_B``; ``mini_batch_rows`` are those of a mini-batch with
-    them. Passes add what they take to ``seconds``.
+    them. Passes add their time to ``seconds``.
     """
 
     rollouts: Rollouts
@@ -95,7 +92,7 @@ class PRMBatch:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Fields of a rollout that all rows have; those of earlier steps are without images."""
+        """Return the fields of a rollout that all rows have; earlier steps have no images."""
         return fields.TEXT_FIELDS if self.replayed_B.any() else fields.INPUT_FIELDS
 
 
@@ -104,8 +101,7 @@ class PRMBatch:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Scores that become rewards, of a PRM before it trained on them, and after; and the metrics of
-    its update."""
+    """Scores that become rewards, scores before and after the PRM's update, and its metrics."""
 
     rewards: Scores
     before: Scores | None = None
@@ -121,8 +117,7 @@ def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Sco
 
 
 def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
-    """``interleaved``: the training forward passes score, as in PRIME's released code ("single
-    forward")."""
+    """``interleaved``: the training forward passes score ("single forward" of PRIME's code)."""
     metrics = prm.update(batch, keeps_scores=True)
     # The nearest to "before" that it has.
     during = prm.fetch_training_scores(batch)
@@ -158,13 +153,12 @@ ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
 
 @dataclass
 class FrozenPRM(Companion):
-    """A model that is never trained, an offline PRM or a teacher, and its reference, in the
-    policy's worker processes.
+    """A model that is never trained, and its reference, in the policy's worker processes.
 
-    ``settings`` and ``prime`` are the validated sections, ``models`` the configurations of the
-    workers of each group, the reference's if it is a model of its own. A mini-batch has
-    ``mini_batch_rows`` over all ranks. Both sides of the log-ratio have the ``temperature``;
-    ``end_token`` is of padding, ``folder`` of the run.
+    It is an offline PRM or a teacher. ``settings`` and ``prime`` are the validated sections,
+    ``models`` the configurations of the workers of each group, the reference's if it is a model of
+    its own. A mini-batch has ``mini_batch_rows`` over all ranks. Both sides of the log-ratio have
+    the ``temperature``; ``end_token`` is of padding, ``folder`` of the run.
     """
 
     settings: PRMSettings
@@ -188,7 +182,7 @@ class FrozenPRM(Companion):
 
     @cached_property
     def data_parallel_size(self) -> int:
-        """Return the ranks over which rows are divided; every pass wants a multiple of them."""
+        """Return the ranks over which rows are divided; every pass needs a multiple of them."""
         return self.groups[PRM_GROUP].data_parallel_size()[0]
 
     @property
@@ -225,11 +219,11 @@ class FrozenPRM(Companion):
         )
 
     def write_reference(self, batch: PRMBatch, as_update: bool = False) -> None:
-        """Have the reference's log-probabilities in the store, by a pass of its own only if
-        ``prm.reference`` needs it.
+        """Put the reference's log-probabilities into the store.
 
-        With ``as_update`` rows are packed as by the update, whose forward passes then score: of the
-        same model q is exactly 0.
+        They take a pass of their own only if ``prm.reference`` needs it. With ``as_update`` rows
+        are packed as by the update, whose forward passes then score: of the same model q is exactly
+        0.
         """
         kind = self.settings.reference
         rows = batch.rows
@@ -287,8 +281,7 @@ class FrozenPRM(Companion):
 
 
 class TrainedPRM(FrozenPRM):
-    """The PRM that is trained along with the policy; rollouts of earlier steps may join its
-    updates."""
+    """The PRM that is trained with the policy; rollouts of earlier steps may join its updates."""
 
     settings: TrainedPRMSettings
 
@@ -296,8 +289,7 @@ class TrainedPRM(FrozenPRM):
     saved_with = "prm=frozen, or a variant without a PRM"
 
     def worker_options(self, group: str) -> dict[str, Any]:
-        """Return the options; the PRM's include the trained bias and the layers that are
-        trained."""
+        """Return the options; the PRM's include the trained bias and the trained layers."""
         trained = {
             "bias_lr": self.settings.bias_lr,
             "trainable_layers": self.settings.trainable_layers,
@@ -305,8 +297,7 @@ class TrainedPRM(FrozenPRM):
         return super().worker_options(group) | (trained if group == PRM_GROUP else {})
 
     def attach(self, actor_group: Any) -> None:
-        """Take the handles out of the policy's worker group, build the engines, and give the PRM
-        its loss."""
+        """Take handles out of the policy's worker group, build engines, and set the PRM's loss."""
         super().attach(actor_group)
         loss = PRMLoss(self.settings.loss, self.settings.beta, self.reference_field)
         self.groups[PRM_GROUP].set_loss_fn(loss)
@@ -332,7 +323,7 @@ class TrainedPRM(FrozenPRM):
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Compute the reference, then score and update in the order of ``prm.update_mode``."""
         if not rollouts.valid_B.any():
-            # Nothing that it could learn from.
+            # There is nothing to learn from.
             return super().score_and_update(rollouts)
         settings = self.settings
         alone = self.build_batch(rollouts)
@@ -402,8 +393,10 @@ class TrainedPRM(FrozenPRM):
 
     @contextmanager
     def _add_replay(self, alone: PRMBatch) -> Iterator[PRMBatch]:
-        """Add rollouts of earlier steps, their reference's log-probabilities, and padding to equal
-        mini-batches."""
+        """Add replayed rollouts, their reference log-probabilities, and padding.
+
+        The padding makes the mini-batches equal.
+        """
         drawn = self.replay.draw(int(alone.valid_B.sum())) if self.replay is not None else []
         if not drawn:
             yield alone
@@ -456,10 +449,10 @@ def update_options(rows: int, epochs: int, temperature: float) -> dict[str, Any]
 def measure(
     rollouts: Rollouts, scores: Scores | None, when: str
 ) -> tuple[PairCount, dict[str, float]]:
-    """Measure how well the PRM orders the batch ``before`` or ``after`` the update, if there are
-    such scores.
+    """Measure how well the PRM orders the batch ``before`` or ``after`` the update.
 
-    Pairs over two mini-batches do not count: the PRM has moved in between, on this very prompt.
+    Without such scores there are no pairs and no metrics. Pairs over two mini-batches do not count:
+    the PRM has moved in between, on this very prompt.
     """
     if scores is None:
         return PairCount(0.0, 0.0), {}

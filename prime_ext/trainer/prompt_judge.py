@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdicts of the prompt filter: which finished prompts are worth training on, and what to
-report about them."""
+"""The prompt filter's verdicts: which finished prompts are worth training on, and their metrics."""
 
 import logging
 import math
@@ -24,8 +23,7 @@ from prime_ext.verifiers import Outcome
 
 logger = logging.getLogger(__name__)
 
-# A warning is logged where more than this fraction of the rollouts of a step could not be judged or
-# scored.
+# A warning is logged if more than this fraction of a step's rollouts could not be judged or scored.
 WARN_RATE = 0.01
 
 NOT_SCORED = "not_scored"
@@ -40,8 +38,7 @@ class PromptsExhausted(RuntimeError):
 
 
 class _Rollout(NamedTuple):
-    """The reward of a rollout: no accuracy where it does not count, no outcome without a verifier's
-    ``verdict``."""
+    """A rollout's reward: no accuracy if it does not count, no outcome without a ``verdict``."""
 
     accuracy: float | None
     cut_off: bool
@@ -53,8 +50,7 @@ class _Rollout(NamedTuple):
 
 @dataclass
 class PromptJudge:
-    """Judge of each prompt once all its rollouts have ended, which remembers the verdict until told
-    to forget it.
+    """Judge of prompts whose rollouts have all ended; it keeps verdicts until told to forget.
 
     Attributes:
         band: the filter.
@@ -77,13 +73,13 @@ class PromptJudge:
     _rollouts: dict[str, list[_Rollout]] = field(default_factory=dict)
 
     def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
-        """Judge prompts whose rollouts have all ended; rollouts without a verdict leave the store
-        and ``partition``.
+        """Judge prompts whose rollouts have all ended.
 
-        ``partition`` are the tags of the rollouts by key. May raise VerifierFailed.
+        Rollouts without an accuracy leave the store and ``partition``, which has the tags of the
+        rollouts by key. May raise VerifierFailed.
         """
-        found: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
-        keys = [key for key in partition if transfer.group_uid(key) in found]
+        rollouts_by_uid: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
+        keys = [key for key in partition if transfer.group_uid(key) in rollouts_by_uid]
         cut_off: set[str] = set()
         if self.band.drop_truncated and self.max_response_length:
             tags = {key: partition[key] for key in keys}
@@ -92,15 +88,15 @@ class PromptJudge:
         undecided = []
         for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
             rollout = self._read(key, info, key in cut_off)
-            found[transfer.group_uid(key)].append(rollout)
+            rollouts_by_uid[transfer.group_uid(key)].append(rollout)
             if rollout.accuracy is None:
                 undecided.append(key)
         if undecided:
             transfer.clear(undecided, partition_id)
             for key in undecided:
                 del partition[key]
-        self._rollouts.update(found)
-        for uid, rollouts in found.items():
+        self._rollouts.update(rollouts_by_uid)
+        for uid, rollouts in rollouts_by_uid.items():
             truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
             self.verdicts[uid] = self.band.classify(self._accuracies(uid), truncated)
 
@@ -144,8 +140,7 @@ class PromptJudge:
             self._rollouts.pop(uid, None)
 
     def metrics(self, uids: Collection[str]) -> dict[str, float]:
-        """Return counts of verdicts, accuracies before and after the filter, and the verifier's
-        rates and seconds."""
+        """Return verdict counts, accuracies before and after the filter, and verifier metrics."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         accuracy_all = [value for uid in uids for value in self._accuracies(uid)]
         accuracy_kept = [
@@ -181,8 +176,7 @@ class PromptJudge:
         return metrics
 
     def _failures(self, uids: Iterable[str]) -> str:
-        """Describe in one line what the verifier could not judge of these prompts, and why; empty
-        without failures."""
+        """Describe in a line which rollouts the verifier could not judge, and why; else empty."""
         judged = self._find_judged(uids)
         failed = [rollout for rollout in judged if rollout.failed]
         if not failed:
@@ -195,8 +189,7 @@ class PromptJudge:
         )
 
     def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """Say in a line why only ``kept`` of ``wanted`` prompts were found among these, and what
-        would help."""
+        """Describe in a line why only ``kept`` of ``wanted`` prompts passed, and what may help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
             f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined"

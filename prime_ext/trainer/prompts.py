@@ -20,11 +20,10 @@ def set_uids(prompts: TensorDict, uids: Sequence[str]) -> None:
 
 
 def pack_prompts(prompts: TensorDict) -> dict[str, dict]:
-    """Fields of prompts by name: tensors as lists of numbers with their dtype, other fields as one
-    value per prompt.
+    """Return the fields of prompts by name, in a form that JSON preserves.
 
-    Raises SettingsError where a value of the dataset is not a text, number, list or mapping of
-    such.
+    Tensors become lists of numbers with their dtype, other fields one value per prompt. Raises
+    SettingsError: a value of the dataset is not a text, number, list or mapping of such.
     """
     tensors = {}
     values = {}
@@ -57,8 +56,7 @@ def unpack_prompts(data: dict[str, dict]) -> TensorDict:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether JSON preserves it; representations are compared, because NaN does not equal
-    itself."""
+    """Return whether JSON preserves a value, by representations, because NaN != NaN."""
     try:
         return repr(json.loads(json.dumps(value))) == repr(value)
     except (TypeError, ValueError):

@@ -55,8 +55,10 @@ def combine_rewards(
     gamma: float,
     gae_lambda: float,
 ) -> Advantages:
-    """Return the sum of the advantages of all sources, whitened, see :func:`reward_sources`. Raises
-    NotFinite."""
+    """Return the whitened sum of the advantages of all sources, see :func:`reward_sources`.
+
+    Raises NotFinite.
+    """
     sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
     advantages = _combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
     return replace(advantages, metrics={**sources.metrics, **advantages.metrics})
@@ -70,15 +72,14 @@ def reward_sources(
     gamma: float,
     gae_lambda: float,
 ) -> Sources:
-    """Return outcome, process and turn rewards with coefficients; one sum where a critic values the
-    first two.
+    """Return outcome, process and turn rewards with their coefficients.
 
-    The process source is missing when its coefficient is 0, and has the coefficient 0 when the
-    gate, ``weight``, is shut. ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and
-    ``algorithm.lam``.
+    Where a critic values both of the first two, their sum is one source. The process source is
+    missing when its coefficient is 0, and has the coefficient 0 when the gate, ``weight``, is shut.
+    ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and ``algorithm.lam``.
     """
     metrics = measure_steps(rollouts, scored.steps) | measure_turns(rollouts, rollouts.turns)
-    # What is the same for all sources.
+    # These are the same for all sources.
     turns = rollouts.turns
     common: dict[str, Any] = {"form": settings.baseline, "gae_lambda": gae_lambda}
     common |= {
@@ -93,7 +94,7 @@ def reward_sources(
         if len(settings.critic_sources) < 2:
             sources["process"] = process
         elif process.coefficient != 0:
-            # One source that pays what both do; discount, lambda and value are the same for both.
+            # One source that pays for both; discount, lambda and value are the same for both.
             paid_BT = (
                 outcome.coefficient * outcome.kept_reward()
                 + process.coefficient * process.kept_reward()
@@ -101,7 +102,7 @@ def reward_sources(
             both = replace(outcome, reward_BT=paid_BT, mask_BT=rollouts.mask_BT, coefficient=1.0)
             sources = {"outcome_and_process": both}
     if settings.turns is not None and turns is not None and turns.reward_BT is not None:
-        # What the agent loop says that turns are worth.
+        # These are the rewards of turns that the agent loop reports.
         sources["turns"] = RewardSource(
             turns.reward_BT,
             turns.end_BT & rollouts.mask_BT.bool(),
@@ -123,8 +124,7 @@ def _outcome(
     outcome = settings.outcome
     mask_BT = rollouts.mask_BT
     if rollouts.advantage_BT is not None:
-        # An advantage already: what it is worth at a token is paid there, and nothing is summed or
-        # subtracted.
+        # It is an advantage already: it is paid at its token, not summed, and has no baseline.
         return RewardSource(
             rollouts.advantage_BT, mask_BT, outcome.coefficient, 0.0, estimator="reinforce"
         )
@@ -141,7 +141,7 @@ def _outcome(
 
 
 def build_shaping(settings: PrimeSettings) -> ProcessShaping:
-    """From token rewards to what is paid, as configured."""
+    """Build the configured shaping, from token rewards to those that are paid."""
     process = settings.process
     if not isinstance(process, StepRewardSettings | ScoredStepSettings):
         return ProcessShaping()
@@ -202,11 +202,10 @@ def _process(
 def _price_noise(
     shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
 ) -> Iterator[torch.Tensor]:
-    """Yield what a PRM pays for rounding noise in every token, less its pay without a signal; ``(B,
-    T)`` each.
+    """Yield a PRM's pay for rounding noise in every token, less its pay without a signal.
 
-    Several draws, always the same ones: where one response outweighs all others, a single draw may
-    be far too small.
+    Each is ``(B, T)``. There are several draws, always the same ones: where one response outweighs
+    all others, a single draw may be far too small.
     """
     generator = torch.Generator().manual_seed(0)
     without_BT, _ = shaping(torch.zeros_like(mask_BT), mask_BT, spans)
@@ -243,8 +242,10 @@ def measure_turns(rollouts: Rollouts, turns: Turns | None) -> dict[str, float]:
 def _combine(
     sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None
 ) -> Advantages:
-    """Estimate, sum and whiten each source's advantage. Raises NotFinite, which names ``prm_loss``:
-    NaN or infinity."""
+    """Estimate, sum and whiten each source's advantage.
+
+    Raises NotFinite, which names ``prm_loss``: NaN or infinity.
+    """
     mask_BT = rollouts.mask_BT
     group_B = rollouts.group_B
     valid_BT = rollouts.mask_BT.bool()

@@ -20,8 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Steps:
-    """Ends of steps, and the number of responses on which the pattern of the steps took too
-    long."""
+    """Ends of steps, and the number of responses on which the steps' pattern took too long."""
 
     spans: StepSpans
     timed_out: int = 0
@@ -37,10 +36,10 @@ class Turns:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rows are those of the store, padding included, which has an empty mask and takes part in
-    nothing.
+    """The rollouts of a step; rows are those of the store.
 
-    What has a default is there if the settings read it.
+    Padding is included; it has an empty mask and takes part in nothing. Fields with a default are
+    there if the settings read them.
 
     Attributes:
         extras: what agent loops report of each row; of padding nothing that counts.
@@ -70,8 +69,7 @@ class Rollouts:
 
     @cached_property
     def valid_B(self) -> torch.Tensor:
-        """Return the rows with a token of the policy's own: not padding, nor what a rejection of
-        tokens has emptied."""
+        """Return rows with a token of the policy's own: no padding, none emptied by rejection."""
         return self.mask_BT.bool().any(-1)
 
 
@@ -162,8 +160,7 @@ def find_turns(
     mask_BT: torch.Tensor,
     extras: list[Any],
 ) -> Turns:
-    """Find turns as the policy wrote them: verl's loss mask has them whole where a rejection of
-    tokens has not."""
+    """Find turns as the policy wrote them: verl's loss mask has them whole despite rejections."""
     valid_B = mask_BT.bool().any(-1)
     own_BT = loss_mask_BT.bool() & valid_B[:, None]
     end_BT = turn_boundaries(own_BT, mask_BT)
@@ -183,8 +180,7 @@ def find_turns(
 
 
 def _move_inside(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Move rewards outside of the mask (on a tool's answer at the end, on rejected tokens) to the
-    last valid token."""
+    """Move rewards outside the mask (last tool answer, rejected tokens) to the last valid token."""
     inside_BT = mask_BT.bool()
     last_BT = mark_last_token(mask_BT).bool()
     outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)

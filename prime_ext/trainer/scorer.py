@@ -38,26 +38,27 @@ class Scored:
 
 
 class Scorer(Protocol):
-    """Source of process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM``
-    and ``TrainedPRM``."""
+    """Source of process rewards: :class:`StepRewardModel`, or the PRMs of ``implicit_prm``."""
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Score rollouts, and learn from them if it does."""
 
 
 class StepRewardModel:
-    """Step reward model, scored by the manager ``naive_with_step_scores``; ``shaping`` says what
-    its scores pay."""
+    """Step reward model, scored by the manager ``naive_with_step_scores``.
+
+    ``shaping`` turns its scores into rewards.
+    """
 
     def __init__(self, shaping: ProcessShaping):
         self.shaping = shaping
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
-        """Put the score of a step at its last token in the mask; steps that share one are one, with
-        the lowest score.
+        """Put the score of each step at its last token in the mask.
 
-        A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for
-        every step. Raises RuntimeError: the steps are those of another output of the agent loop.
+        Steps that share a token are one, with the lowest score. A response that could not be scored
+        (``prime.verifier.on_failure=zero``) has the score 0 for every step. Raises RuntimeError:
+        the steps are those of another output of the agent loop.
         """
         store = rollouts.store
         mask_BT = rollouts.mask_BT
@@ -82,7 +83,7 @@ class StepRewardModel:
         steps = Steps(
             step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos))
         )
-        # What a response is paid in all, before normalization, which keeps the order.
+        # Total pay of a response, before normalization, which keeps the order.
         pay_B = self.shaping(reward_BT, mask_BT, steps.spans)[0].sum(-1)
         # Differences below float32 rounding count as ties.
         pairs, accuracy = measure_pairs(rollouts, pay_B.round(decimals=6), "before")
@@ -91,8 +92,7 @@ class StepRewardModel:
 
 
 def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
-    """Describe what the process rewards of responses sum to; given for all rows, padding
-    included."""
+    """Describe the sums of the process rewards of responses; ``total_B`` includes padding."""
     total_B = total_B[rollouts.valid_B]
     label_B = rollouts.label_B[rollouts.valid_B]
     if not len(total_B):
@@ -108,8 +108,7 @@ def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
 def measure_pairs(
     rollouts: Rollouts, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None
 ) -> tuple[PairCount, dict[str, float]]:
-    """Count the pairs of responses of one group that the scores order correctly, ``before`` or
-    ``after`` the update."""
+    """Count a group's pairs that the scores order correctly, ``before`` or ``after`` the update."""
     rows_B = rollouts.valid_B
     group_B = rollouts.group_B if group_B is None else group_B
     pairs = count_pairs(score_B[rows_B], rollouts.label_B[rows_B], group_B[rows_B])

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of PRIME, from verified rollouts to what the policy is trained with (arXiv 2502.01456,
-Algorithm 1).
+"""One step of PRIME, from verified rollouts to the policy's loss (arXiv 2502.01456, Algorithm 1).
 
 ``PrimeTrainerMixin._compute_advantage`` calls it. Before it verl samples, and ``prompt_judge.py``
 filters the prompts; after it verl updates the policy with PPO's loss. PRIME as published has
@@ -76,8 +75,7 @@ def prime_step(
 
 
 def kl_coefficients(weight: float, settings: PrimeSettings) -> dict[str, float]:
-    """Return the coefficient of each divergence in the policy's loss, by role; ``weight`` is 1
-    without a gate."""
+    """Return the policy's KL coefficients by role of the model; ``weight`` is 1 without a gate."""
     coefficients = {}
     if isinstance(settings.process, KLSettings):
         coefficients[PRM_ROLE] = settings.process.coefficient * weight
