@@ -32,10 +32,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """A request for one response, to a chat, shown through the model's template, or to a text,
-    shown as it is.
+    """A request for one response to a chat or a text.
 
-    The same request with the same seed gives the same response where the backend can.
+    The model sees a chat through its template, and a text as it is. The same request with the same
+    seed gives the same response where the backend can.
     """
 
     key: str
@@ -46,11 +46,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """The response to the request with the same key; the end token counts in ``tokens`` and is not
-    in ``text``.
+    """The response to the request with the same key.
 
-    ``finish`` is ``stop`` (an end token or stop text), ``length`` or ``failed``, which ``detail``
-    explains in one line.
+    ``tokens`` counts the end token, which is not in ``text``. ``finish`` is ``stop`` (an end token
+    or stop text), ``length`` or ``failed``, which ``detail`` explains in one line.
     """
 
     key: str
@@ -74,8 +73,7 @@ def stream(
     portal: "BlockingPortal",
     work: Callable[[Callable[[Response], None]], Coroutine[Any, Any, None]],
 ) -> Iterator[Response]:
-    """Yield what a coroutine puts in the portal's event loop; it is canceled when the caller stops
-    early."""
+    """Run ``work`` in the portal's event loop, yield what it puts; cancel it on an early stop."""
     answers: queue.SimpleQueue[Response | None] = queue.SimpleQueue()
     task = portal.start_task_soon(work, answers.put)
     task.add_done_callback(lambda _: answers.put(None))
@@ -91,23 +89,19 @@ class Backend:
     """A model that answers requests."""
 
     def description(self) -> dict[str, Any]:
-        """Return everything that responses depend on, such as model and revision, ready for
-        JSON."""
+        """Return all that responses depend on, such as model and revision, ready for JSON."""
         raise NotImplementedError
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Raise ``BackendError`` for the first request that cannot be answered, such as a prompt
-        that is too long."""
+        """Raise ``BackendError`` for the first impossible request, such as one that is too long."""
         raise NotImplementedError
 
     def render_prompt(self, request: Request) -> str:
-        """Return exactly the text that the model sees. Raises ``BackendError`` if this backend
-        cannot tell."""
+        """Return exactly the text that the model sees; raise ``BackendError`` if it is unknown."""
         raise NotImplementedError
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        """Yield a response for every request that :meth:`check` passes, in any order; some may have
-        failed."""
+        """Yield responses, maybe failed ones, in any order to requests that pass :meth:`check`."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -117,14 +111,12 @@ class Backend:
 def generate_with_progress(
     backend: Backend, requests: Sequence[Request], title: str = "", done: int = 0
 ) -> Iterator[Response]:
-    """Yield the responses of a backend, with a bar of those done, tokens per second, failures and
-    time left.
+    """Yield a backend's responses with a bar of those done, tokens per second, failures, time left.
 
     ``done`` counts responses of an earlier run, which do not enter the speed.
     """
     tokens = failed = 0
-    # One response may take minutes: the average over all (smoothing 0) says more than the last
-    # ones.
+    # One response may take minutes, so average over all (smoothing 0), not over the last ones.
     options: dict[str, Any] = {"unit": " responses", "smoothing": 0, "dynamic_ncols": True}
     with tqdm(total=done + len(requests), initial=done, desc=title or None, **options) as bar:
         for response in backend.generate(requests):

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face folder from a policy's or a PRM's FSDP checkpoint, in its own precision, with a
-LoRA adapter merged.
+"""A Hugging Face folder from a policy's or a PRM's FSDP checkpoint, with a LoRA adapter merged.
 
-    python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16]
+  python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16]
 
 CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, or the run's folder
-with ``latest_checkpointed_iteration.txt``. verl's ``python -m verl.model_merger`` always rounds to
-bfloat16, and it leaves an adapter next to the base weights. A PRM also gets ``prime_ext_prm.json``
-(:mod:`prime_ext.generate.prm_description`) with reference, beta, and the bias of ``prm.bias``,
-which the weights do not hold.
+with ``latest_checkpointed_iteration.txt``. Weights keep their precision without ``--dtype``; verl's
+``python -m verl.model_merger`` always rounds to bfloat16, and it leaves an adapter next to the base
+weights. A PRM also gets ``prime_ext_prm.json`` (:mod:`prime_ext.generate.prm_description`) with
+reference, beta, and the bias of ``prm.bias``, which the weights do not hold.
 """
 
 import argparse
@@ -38,11 +37,10 @@ _PEFT_PREFIX = "base_model.model."
 
 
 def find_checkpoint(folder: Path, role: str = "actor") -> Path | None:
-    """Return the folder of a role's checkpoint, from that of a run, of a step, or of the checkpoint
-    itself.
+    """Return the folder of a role's checkpoint, from that of a run, a step or a checkpoint.
 
-    None if it is not a checkpoint of verl. Raises ``BackendError``: there are several, none, or one
-    of Megatron.
+    None if it is not a checkpoint of verl. Raises ``BackendError``: the latest step is unknown or
+    missing, or the checkpoint is one of Megatron.
     """
     if (folder / "fsdp_config.json").is_file() or any(folder.glob("model_world_size_*_rank_*.pt")):
         return folder
@@ -69,8 +67,7 @@ def find_checkpoint(folder: Path, role: str = "actor") -> Path | None:
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """Return the files ``model_world_size_N_rank_R.pt`` of all ranks. Raises ``BackendError`` if
-    files are missing."""
+    """Return each ``model_world_size_N_rank_R.pt``; raise ``BackendError`` if one is missing."""
     first = next(iter(sorted(folder.glob("model_world_size_*_rank_*.pt"))), None)
     if first is None:
         raise BackendError(
@@ -91,8 +88,10 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
-    """Return full weights from the files of all ranks, in their dtype. Raises ``BackendError``: not
-    FSDP's shards."""
+    """Merge the files of all ranks into full weights, in their dtype.
+
+    Raises ``BackendError``: a file cannot be read, or does not hold FSDP's shards.
+    """
     parts: dict[str, list[torch.Tensor]] = defaultdict(list)
     placement: dict[str, tuple] = {}
     # It warns of meshes without process groups; only their placements are read here.
@@ -185,8 +184,7 @@ def build_model(
 
 
 def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str]) -> None:
-    """Write model, configuration, tokenizer and more text files; the folder appears when it is
-    complete."""
+    """Write model, configuration, tokenizer and text files; the folder appears when complete."""
     with write_atomically(output) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
@@ -195,11 +193,10 @@ def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, s
 
 
 def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None:
-    """Write ``prm`` or ``actor`` of a step as a Hugging Face folder, over an older one; a PRM with
-    its description.
+    """Write ``prm`` or ``actor`` of a step as a Hugging Face folder, over an older one.
 
-    Raises ``BackendError``, and writes nothing, if the checkpoint is not complete or does not fit
-    its configuration.
+    A PRM gets its description. Raises ``BackendError``, and writes nothing, if the checkpoint is
+    not complete or does not fit its configuration.
     """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 

@@ -37,7 +37,7 @@ class GenerationRequest:
     A temperature below 1e-5 is greedy; ``top_k`` -1 or 0 means all tokens. The seed, below 2**64,
     is the key of the request's uniforms. ``stop_token_ids``, and the end-of-sequence tokens unless
     ``ignore_eos``, are not sampled before ``min_new_tokens``. ``ends`` is called with the new
-    tokens after each one, and says whether the completion ends.
+    tokens after each one, and returns whether the completion ends.
     """
 
     prompt_ids: Sequence[int]
@@ -72,8 +72,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """A completion: its tokens (the stop token included), their log-probabilities as sampled, and
-    why it ended."""
+    """A completion: tokens (stop token included), log-probabilities as sampled, stop reason."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -81,15 +80,13 @@ class GenerationOutput:
 
 
 def stable_seed(*parts: object) -> int:
-    """Hash the textual form of the parts to a 64-bit seed; the same in every process and on every
-    machine."""
+    """Hash the parts' textual form to a 64-bit seed, the same in every process on every machine."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def request_uniforms(seed: int, start: int, count: int) -> np.ndarray:
-    """Return the uniforms ``start`` to ``start + count`` (exclusive) in [0, 1) of the Philox stream
-    of a seed."""
+    """Return ``count`` uniforms in [0, 1) from place ``start`` of the Philox stream of a seed."""
     bits = np.random.Philox(key=seed).random_raw(start + count)[start:]
     return (bits >> np.uint64(11)) * 2.0**-53
 
@@ -132,12 +129,10 @@ def process_logits(
 
 
 def sample_by_inversion(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """Return the token (B,) whose interval of the cumulative distribution, in order of ids,
-    contains the uniform."""
+    """Invert the cumulative distribution, in order of ids, at the uniforms; return tokens (B,)."""
     cumulative_BV = logits_BV.double().softmax(-1).cumsum(-1)
     total_B = cumulative_BV[:, -1]
-    # Below the total even after rounding, so that a token of probability zero at the end is never
-    # chosen.
+    # Below the total even after rounding, or a last token of probability zero could be chosen.
     target_B = torch.minimum(
         uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B))
     )
@@ -168,8 +163,7 @@ class _Row:
 
 @dataclass
 class _Batch:
-    """Rows that are decoded together, the attention mask (B, L) over their tokens, and their keys
-    and values."""
+    """Rows decoded together, the attention mask (B, L) over their tokens, their keys and values."""
 
     rows: list[_Row]
     mask_BL: torch.Tensor
@@ -180,8 +174,7 @@ class _Batch:
         self.rows = [self.rows[place] for place in places]
         index = torch.tensor(places, device=self.mask_BL.device)
         mask_BL = self.mask_BL[index]
-        # Columns that only the rows now gone were using; without this the cache would grow as long
-        # as requests arrive.
+        # Drop columns that only removed rows used, or the cache would grow with every request.
         first_column = int(mask_BL.any(0).int().argmax())
         self.mask_BL = mask_BL[:, first_column:]
         for layer in self.cache.layers:
@@ -208,8 +201,7 @@ class _Batch:
 
 
 def end_tokens(tokenizer: Any, generation_config: GenerationConfig) -> set[int]:
-    """Return, as vLLM, the tokenizer's and those of the generation config (which defaults to the
-    model config)."""
+    """Return end tokens of tokenizer and generation config (default: the model's), as vLLM does."""
     listed = generation_config.eos_token_id
     return {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {
         None
@@ -218,8 +210,7 @@ def end_tokens(tokenizer: Any, generation_config: GenerationConfig) -> set[int]:
 
 @torch.inference_mode()
 def keeps_plain_cache(model: PreTrainedModel) -> bool:
-    """Return whether all layers keep keys and values of all tokens, as continuous batching
-    requires."""
+    """Return whether all layers keep all tokens' keys and values, as continuous batching needs."""
     cache = DynamicCache()
     model(
         input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device),
@@ -290,8 +281,7 @@ class BatchedGenerator:
         return bool(self._waiting) or self._batch is not None
 
     def submit(self, request: GenerationRequest) -> int:
-        """Queue a request and return the ticket under which :meth:`step` will report it. Safe while
-        a step runs."""
+        """Queue a request, also during a step; return its ticket in the output of :meth:`step`."""
         self._n_submitted += 1
         stop_ids = frozenset(request.stop_token_ids) | (
             frozenset() if request.ignore_eos else self._eos_token_ids
@@ -302,8 +292,7 @@ class BatchedGenerator:
 
     @torch.inference_mode()
     def step(self) -> dict[int, GenerationOutput]:
-        """Admit waiting requests, decode one token for every row, and return what finished, by
-        ticket."""
+        """Admit waiting requests, decode a token for every row, and return what ended by ticket."""
         finished: dict[int, GenerationOutput] = {}
         while self._waiting and self._n_active < self._max_batch_size:
             admitted = self._prefill(self._take_waiting(), finished)
@@ -331,8 +320,7 @@ class BatchedGenerator:
         return [finished[ticket] for ticket in tickets]
 
     def abort(self) -> dict[int, GenerationOutput]:
-        """Drop all requests and return what they have so far, by ticket, with the stop reason
-        "aborted"."""
+        """Drop all requests; return what they have, by ticket, with the stop reason "aborted"."""
         rows = [*self._waiting, *(self._batch.rows if self._batch is not None else [])]
         aborted = {row.ticket: row.output("aborted") for row in rows}
         self._waiting.clear()
@@ -388,8 +376,7 @@ class BatchedGenerator:
     def _append_tokens(
         self, batch: _Batch, logits_BV: torch.Tensor, finished: dict[int, GenerationOutput]
     ) -> _Batch | None:
-        """Sample one token per row, report the rows that end, and return the batch of the others,
-        None for none."""
+        """Sample a token per row, report the rows that end, return the others' batch, if any."""
         rows = batch.rows
         requests = [row.request for row in batch.rows]
 

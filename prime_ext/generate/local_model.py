@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on this machine, for transformers and vLLM: a Hugging Face folder, a hub id, or a
-checkpoint of verl."""
+"""Models on this machine (transformers, vLLM): Hugging Face folders, hub ids, verl checkpoints."""
 
 import re
 import sys
@@ -21,7 +20,7 @@ from prime_ext.utils.report_page import join_lines
 EXPORTED = "exported_hf"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
-# Prompts: those of a benchmark, since each is needed several times.
+# Prompts: as many as a benchmark has, since each is needed several times.
 _REMEMBERED = 16_384
 
 
@@ -72,8 +71,7 @@ def _export_once(folder: Path) -> Path:
 
 @contextmanager
 def catch_loading_errors(name: str) -> Iterator[None]:
-    """Turn what transformers, vLLM or the hub raise in this block into a ``BackendError`` of one
-    line."""
+    """Turn errors of transformers, vLLM or the hub into a ``BackendError`` of one line."""
     try:
         yield
     except BackendError:
@@ -83,11 +81,10 @@ def catch_loading_errors(name: str) -> Iterator[None]:
 
 
 class LocalBackend(Backend):
-    """A model on this machine, less its weights. Raises ``BackendError``: no such model, or options
-    it does not allow.
+    """A model on this machine, without its weights.
 
     ``hub`` has keywords of transformers' loaders; ``context`` counts tokens of prompt and response
-    together.
+    together. Raises ``BackendError``: there is no such model, or it does not allow the options.
     """
 
     kind: str
@@ -120,7 +117,7 @@ class LocalBackend(Backend):
         self._ids: LRUCache[Any, list[int]] = LRUCache(_REMEMBERED)
 
     def description(self) -> dict[str, Any]:
-        # The commit of a model on the hub, which a branch alone does not tell.
+        # The commit of a model on the hub, which a branch alone does not determine.
         revision = getattr(self.config, "_commit_hash", None) or self.hub["revision"]
         known = {"backend": self.kind, "model": self.name, "revision": revision}
         if Path(self.path).is_dir():
@@ -128,8 +125,10 @@ class LocalBackend(Backend):
         return known | {"dtype": self.dtype, "context": self.context}
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
-        """Return the prompt less what a tokenizer puts before a text. Raises ``BackendError``: no
-        fitting template."""
+        """Return the prompt as text, without what a tokenizer puts before a text.
+
+        Raises ``BackendError``: no template fits the chat.
+        """
         if isinstance(prompt, str):
             return prompt
         if not self.tokenizer.chat_template:
@@ -148,8 +147,7 @@ class LocalBackend(Backend):
             ) from None
 
     def ids(self, request: Request) -> list[int]:
-        """Return the prompt as token ids; raw texts begin as the tokenizer begins them. Raises as
-        :meth:`text`."""
+        """Return the prompt's token ids (raw text: with special tokens). Raises as :meth:`text`."""
         prompt = request.prompt
         key = (
             prompt
@@ -193,8 +191,7 @@ class LocalBackend(Backend):
 
 
 def _context(config: Any, name: str, max_model_len: int | None) -> int:
-    """Return the tokens of prompt and response together that a model can hold. Raises
-    ``BackendError``."""
+    """Return how many tokens of prompt and response fit a model. Raises ``BackendError``."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(positions, int):
         if max_model_len is None:

@@ -96,8 +96,7 @@ def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
 
 
 def open_backend(kind: str, model: str, **options: Any) -> Backend:
-    """Open a backend; options are the flags, with underscores. Raises ``BackendError``: they do not
-    fit together."""
+    """Open a backend by its flags, with underscores; raise ``BackendError`` if they do not fit."""
     if kind not in KINDS:
         raise BackendError(f"--backend {kind} must be one of {', '.join(KINDS)}")
     given = {

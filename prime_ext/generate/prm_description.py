@@ -26,8 +26,7 @@ def make_relative(model: str, folder: Path) -> str:
 
 
 def read_description(model: str) -> dict[str, Any]:
-    """Read :data:`FILE` of a model, with a reference that can be loaded; empty for models without
-    it."""
+    """Read a model's :data:`FILE`, with a loadable reference; return {} for models without it."""
     file = Path(model) / FILE
     if not file.is_file():
         return {}
@@ -39,11 +38,10 @@ def read_description(model: str) -> dict[str, Any]:
 
 
 def compute_right_probability(description: Mapping[str, Any], reward_sum: float) -> float | None:
-    """Return the probability of a PRM that a response is right, from the sum of its rewards (beta
-    times log-ratios).
+    """Return a PRM's probability that a response is right, from the sum of its rewards.
 
-    None where the sums only order responses: with another loss than cross-entropy, or a reference
-    that was a later policy at every step.
+    Rewards are beta times log-ratios. None where the sums only order responses: with another loss
+    than cross-entropy, or a reference that was a later policy at every step.
     """
     if description.get("loss") != "ce" or description.get("reference_moves"):
         return None
@@ -58,8 +56,7 @@ def versions() -> dict[str, str]:
 def prm_description(
     run: Mapping[str, Any], bias: Mapping[str, Any] | None, folder: Path
 ) -> dict[str, Any]:
-    """Build :data:`FILE` for a PRM that was trained online, from what the trainer says and the
-    checkpoint's bias.
+    """Build :data:`FILE` of a PRM trained online, from the trainer's file and the saved bias.
 
     Local models are named relative to ``folder``, where the description will be, so that both can
     move together.

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any server with OpenAI's interface as a backend. OpenAI's client repeats requests and heeds
-``Retry-After``."""
+"""A server with OpenAI's interface as a backend; its client retries and heeds ``Retry-After``."""
 
 import asyncio
 import os
@@ -34,11 +33,11 @@ _UNREACHABLE = 8
 
 
 class ServerBackend(Backend):
-    """A model at ``/v1/chat/completions`` and ``/v1/completions``, the only one of the server if it
-    has no name.
+    """A model at ``/v1/chat/completions`` and ``/v1/completions`` of a server.
 
-    ``/v1`` may be missing in ``base_url``; ``timeout`` is in seconds, for one attempt. Raises
-    ``BackendError``: not a URL, or the variable of the key is not set.
+    Without a name it is the server's only one. ``/v1`` may be missing in ``base_url``; ``timeout``
+    is in seconds, for one attempt. Raises ``BackendError``: not a URL, or the variable of the key
+    is not set.
     """
 
     def __init__(
@@ -60,14 +59,12 @@ class ServerBackend(Backend):
             raise BackendError(
                 f"the environment variable {api_key_env} with the server's key is not set"
             )
-        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this
-        # is.
+        # Without a key the client would send $OPENAI_API_KEY to this server, whatever it is.
         self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key or "none"}
 
     @cached_property
     def _served(self) -> dict[str, Any]:
-        """Return the model's entry in the server's list, or its name without a list. Raises
-        ``BackendError``."""
+        """Return the model's listed entry, or its name without a list. Raises ``BackendError``."""
         url = f"{self.url}/models"
         try:
             with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:
@@ -104,7 +101,7 @@ class ServerBackend(Backend):
         return {"backend": "server", "model": str(self._served["id"]), **told}
 
     def check(self, requests: Sequence[Request]) -> None:
-        # The server judges requests itself; here only whether there is such a server.
+        # The server checks requests itself; this only checks that there is one.
         _ = self._served
 
     def render_prompt(self, request: Request) -> str:
@@ -171,9 +168,8 @@ class ServerBackend(Backend):
         for _ in range(self.attempts - 1):
             try:
                 return read_completion(await create(**payload(request, model)), request)
-            except (
-                ValueError
-            ):  # a malformed answer, or a body that is not JSON; the client repeats all else
+            except ValueError:
+                # A malformed answer, or a body that is not JSON; the client repeats all else.
                 await asyncio.sleep(1.0)
         return read_completion(await create(**payload(request, model)), request)
 
@@ -183,8 +179,7 @@ def status_text(error: openai.APIStatusError) -> str:
 
 
 def api_url(base_url: str) -> str:
-    """Return the URL of the endpoints, with ``/v1`` if it has no path. Raises ``BackendError``: not
-    an http(s) URL."""
+    """Add ``/v1`` to a URL without a path. Raises ``BackendError``: not http(s), or a password."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BackendError(
@@ -198,8 +193,7 @@ def api_url(base_url: str) -> str:
 
 
 def payload(request: Request, model: str) -> dict[str, Any]:
-    """Return the request as arguments of the client. Seeds are signed there, so the highest bit is
-    dropped."""
+    """Return the client's arguments for a request; its signed seeds drop the highest bit."""
     sampling = request.sampling
     # Not part of OpenAI's interface, so they are only sent where they mean something.
     extensions = {"top_k": sampling.top_k, "min_tokens": sampling.min_new_tokens}
@@ -222,16 +216,14 @@ def payload(request: Request, model: str) -> dict[str, Any]:
 
 
 def read_completion(completion: Any, request: Request) -> Response:
-    """Read an answer; lengths that a server does not report are 0. Raises ``ValueError``: it is
-    malformed."""
+    """Read an answer; lengths not reported are 0. Raises ``ValueError``: it is malformed."""
     try:
         choice = completion.choices[0]
         text = choice.text if isinstance(request.prompt, str) else choice.message.content
         reason = choice.finish_reason
     except (AttributeError, IndexError, TypeError):
         raise ValueError(f"no choice with a text in {str(completion)!r}") from None
-    # Servers that take reasoning out of the text have none left where it was cut off within the
-    # reasoning.
+    # Servers that strip reasoning have no text left where the response was cut off within it.
     if not isinstance(reason, str) or not isinstance(
         text, str if reason != "length" else str | None
     ):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers as a backend, on the CPU or a GPU: all requests in the batch of
-:mod:`prime_ext.generate.generation`."""
+"""transformers as a backend, on CPU or GPU: one batch of :mod:`prime_ext.generate.generation`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,7 @@ from prime_ext.generate.backend import BackendError, Request, Response
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens
 from prime_ext.generate.local_model import LocalBackend, catch_loading_errors
 
-# Parameters below which a pass on the CPU costs much the same for one row and for hundreds, and the
-# rows of a batch.
+# Below this number of parameters a pass on the CPU costs about the same for one row and hundreds.
 _SMALL = 10_000_000
 _BATCH = 64
 _BATCH_OF_SMALL = 512
@@ -96,8 +94,7 @@ class TransformersBackend(LocalBackend):
         self.model.to("meta")
 
     def _decode(self, ids: Sequence[int]) -> str:
-        """Decode without special tokens and, as vLLM, without a character that the end cut in
-        half."""
+        """Decode without special tokens and, like vLLM, without a character cut in half."""
         if ids and ids[-1] in self.eos:
             ids = ids[:-1]
         text = self.tokenizer.decode(

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM on this machine as a backend: tensor parallel in a copy of the model, vLLM's data
-parallelism over copies."""
+"""vLLM on this machine as a backend: data-parallel copies of a tensor-parallel model."""
 
 import importlib.util
 import os
@@ -24,8 +23,7 @@ from prime_ext.generate.local_model import LocalBackend, catch_loading_errors
 
 
 class VLLMBackend(LocalBackend):
-    """A model in vLLM, whose processes start with the first responses. Raises ``BackendError``: it
-    cannot run here."""
+    """Model in vLLM, started by the first requests. Raises ``BackendError``: it cannot run here."""
 
     kind = "vllm"
 
@@ -86,8 +84,7 @@ class VLLMBackend(LocalBackend):
     def _start(self) -> BlockingPortal:
         """Return the event loop of the engine; the first call starts both."""
         if self._portal is None:
-            # vLLM's processes import the main program again; a fork would copy the threads of this
-            # one.
+            # vLLM's processes import the main program again; a fork would copy its threads.
             os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
             with catch_loading_errors(self.path), ExitStack() as opened:
                 portal = opened.enter_context(start_blocking_portal())
@@ -118,7 +115,7 @@ class VLLMBackend(LocalBackend):
         try:
             async for output in outputs:
                 completion = output.outputs[0]
-        # one request's, or of an engine that is gone, which all others will report, too
+        # Of this request, or of an engine that is gone, which all others will report, too.
         except Exception as error:
             return put(build_failure(request, f"vLLM: {type(error).__name__}: {error}", len(ids)))
         if completion.finish_reason not in ("stop", "length"):
@@ -144,16 +141,14 @@ async def _engine(arguments: dict[str, Any]) -> Any:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    # With the limits that vLLM has for requests that are all there: 16,384 tokens and 1,024 rows on
-    # an H100.
+    # vLLM's limits for requests that are all there: 16,384 tokens and 1,024 rows on an H100.
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS
     )
 
 
 def build_sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Return arguments of vLLM's ``SamplingParams``. Seeds are signed there, so the highest bit is
-    dropped."""
+    """Return arguments of vLLM's ``SamplingParams``, whose signed seeds drop the highest bit."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifiers: outcome labels for training, data preprocessing and evaluation alike. No torch and no
-verl in here."""
+"""Verifiers: outcome labels for training, data and evaluation alike, without torch and verl."""
 
 from prime_ext.verifiers.verdict import Outcome, Verdict
 

@@ -38,8 +38,7 @@ def require() -> None:
 
 
 def make_dataset(task: str, parameters: str, seed: int = 0, size: int = 1) -> Any:
-    """Return the data set of a task; ``parameters`` is a literal. Raises whatever the library
-    raises."""
+    """Return a task's data set; ``parameters`` is a literal. Raises whatever the library raises."""
     from reasoning_gym.factory import create_dataset
 
     own = {
@@ -64,15 +63,13 @@ def read_problem(gold: str) -> dict[str, Any]:
 
 
 def is_formula(text: str) -> bool:
-    """Return whether sympy may parse a text: numbers, letters, arithmetic and elementary functions
-    of bounded size."""
+    """Return whether sympy may parse a text: a small formula with letters, elementary functions."""
     words = {*re.findall(r"[^\W\d]\w+", text)} - _FUNCTIONS
     return not (words or _NO_FORMULA.search(text) or refusal(text.replace("**", "^")))
 
 
 def may_read(answer: str, dataset: Any) -> bool:
-    """Return whether a scorer may read an answer; one that parses it with sympy, which runs Python,
-    reads formulas."""
+    """Return whether a scorer may read an answer; sympy, which runs Python, gets only formulas."""
     return "parse_expr" not in dataset.score_answer.__code__.co_names or is_formula(answer)
 
 
@@ -85,22 +82,23 @@ def judge(response: str, gold: str) -> Verdict:
     """Return the verdict on a response, in a worker."""
     started = time.perf_counter()
     problem = read_problem(gold)
-    found = extract(response, problem["parameters"]["extraction"])
-    if found.answer is None:
-        return no_answer(time.perf_counter() - started, found.rule)
+    extraction = extract(response, problem["parameters"]["extraction"])
+    if extraction.answer is None:
+        return no_answer(time.perf_counter() - started, extraction.rule)
     dataset = _scorer(problem["task"], repr(problem["parameters"]))
-    if not may_read(found.answer, dataset):
-        return wrong(found.answer, time.perf_counter() - started, "not a formula, or too complex")
+    if not may_read(extraction.answer, dataset):
+        return wrong(
+            extraction.answer, time.perf_counter() - started, "not a formula, or too complex"
+        )
     try:
-        score = dataset.score_answer(found.answer, problem)
+        score = dataset.score_answer(extraction.answer, problem)
     except Exception as error:
-        # It scores the gold answer, as is checked when data are prepared: so it is this answer that
-        # it cannot read.
+        # It can score the gold answer (data preparation checks that), so this answer is unreadable.
         detail = f"{problem['task']} cannot read it: {type(error).__name__}: {error}"
-        return wrong(found.answer, time.perf_counter() - started, detail)
+        return wrong(extraction.answer, time.perf_counter() - started, detail)
     verdict = correct if score >= problem["parameters"]["threshold"] else wrong
     return verdict(
-        found.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}"
+        extraction.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}"
     )
 
 
@@ -114,8 +112,7 @@ def warm_up() -> None:
 
 
 class GymVerifier:
-    """Verifier of answers to problems of reasoning-gym; ``seconds`` limit the scorer for one
-    answer."""
+    """Verifier of answers to reasoning-gym's problems; ``seconds`` limit the scorer per answer."""
 
     def __init__(self, seconds: float = 10.0) -> None:
         require()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Multiple choice and natural-language-inference options: "option 2", ``#### 2``, letters, label
-words.
+r"""Multiple choice and natural-language inference: "option 2", ``#### 2``, letters, label words.
 
 Where a response states its answer: docs/reference/verifier_rules.md.
 """
@@ -16,8 +15,7 @@ _NUMBER = r"(?:option\s*)?[(\[]?\d{1,2}[)\]]?"
 # Letters without brackets are upper case in running text; "a" and "I" are words.
 _LETTER = r"(?:option\s*)?(?:\([a-j]\)|\[[a-j]\]|(?-i:[A-HJ])(?!['’]))"
 _ONE = re.compile(r"(?:(?:option|choice)\s*)?[(\[]?(?:(\d{1,2})|([a-jA-J]))[)\]]?", re.IGNORECASE)
-# Statements are short; what is captured is bounded, so that a long line of markers costs linear
-# time.
+# Captures are bounded (statements are short), so that a long line of markers costs linear time.
 _HASHES = re.compile(r"####(?=([^\n]{0,200}))")
 _BOXED = re.compile(r"\\boxed[ \t]*\{((?:[^{}\n]|\{[^{}\n]{0,99}\}){0,200})\}")
 _STATED = re.compile(
@@ -56,8 +54,7 @@ class MultipleChoiceVerifier:
         )
 
     def read_option(self, text: str | int) -> int | None:
-        """Return the number of the option that ``text`` consists of, also out of range, else
-        None."""
+        """Return the number of the option that ``text`` is, even out of range; otherwise None."""
         stripped = str(text).strip(_WRAPPING)
         number = self._names.get(stripped.lower())
         if number is not None:
@@ -68,8 +65,7 @@ class MultipleChoiceVerifier:
         return int(match[1]) if match[1] else ord(match[2].lower()) - ord("a") + 1
 
     def gold_option(self, gold: str | int) -> int:
-        """Return the option of a gold answer: a number, letter, name, or sentence. ``ValueError``:
-        there is none."""
+        """Return a gold answer's option (number, letter, name, sentence). Raises ``ValueError``."""
         number = self.read_option(gold)
         if number is None:
             number, _ = self._find_stated_option(str(gold))
@@ -99,7 +95,7 @@ class MultipleChoiceVerifier:
 
     def _find_stated_option(self, text: str) -> tuple[int | None, str]:
         """Return the option that a text states as its answer, or None; and where, or why not."""
-        found: list[tuple[str, int]] = []
+        stated: list[tuple[str, int]] = []
         for kind, pattern, every in (
             ("####", _HASHES, True),
             ("boxed", _BOXED, True),
@@ -116,8 +112,8 @@ class MultipleChoiceVerifier:
                 return None, f"ambiguous or unreadable answer ({kind})"
             number = options[0]
             assert number is not None
-            found.append((kind, number))
-        if not found:
+            stated.append((kind, number))
+        if not stated:
             alone = (
                 re.fullmatch(r"\(?([A-J])\)?", text.strip(_WRAPPING + "\n"))
                 if len(text) < 20
@@ -136,7 +132,7 @@ class MultipleChoiceVerifier:
         }
         if len(last_words - {None}) > 1:
             return None, "the last lines state different answers"
-        return found[0][1], found[0][0]
+        return stated[0][1], stated[0][0]
 
     def _find_only_option(self, statement: str) -> int | None:
         """Return the option that a statement names, if it names exactly one."""
@@ -163,8 +159,7 @@ class MultipleChoiceVerifier:
 
 
 class ChoiceTask:
-    """Multiple choice as a task of :mod:`prime_ext.verifiers.sources`; the options may differ from
-    row to row."""
+    """Multiple choice as a task of :mod:`prime_ext.verifiers.sources`; options may vary by row."""
 
     async def averify(
         self,
@@ -174,8 +169,7 @@ class ChoiceTask:
         names: Sequence[str] = (),
         n_options: int | None = None,
     ) -> Verdict:
-        """Judge as :meth:`MultipleChoiceVerifier.verify`; a gold answer that is not an option is a
-        grader failure."""
+        """Judge a response; a gold answer that is not an option is a failure of the grader."""
         try:
             return MultipleChoiceVerifier(tuple(names), n_options).verify(response, gold)
         except ValueError as error:

@@ -20,8 +20,11 @@ class UnknownSource(ValueError):
 
 
 class TaskVerifier(Protocol):
-    """Verifier of a task: ``await averify(response, gold, **options)``, gold being
-    ``reward_model.ground_truth``."""
+    """Verifier of a task.
+
+    Called as ``await averify(response, gold, **options)``; ``gold`` is
+    ``reward_model.ground_truth``.
+    """
 
     @property
     def averify(self) -> Callable[..., Awaitable[Verdict]]: ...
@@ -29,8 +32,7 @@ class TaskVerifier(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Task of rows whose ``data_source`` matches ``pattern`` (shell wildcards, any case), and
-    verifier options."""
+    """Task and options of rows whose ``data_source`` matches a shell ``pattern`` in any case."""
 
     pattern: str
     task: str
@@ -65,8 +67,7 @@ TASKS: dict[str, Callable[..., TaskVerifier]] = {}
 
 
 def register_source(pattern: str, task: str, **options: Any) -> None:
-    """Let ``task`` judge rows whose ``data_source`` matches; the last registration wins.
-    ``UnknownSource``: no task."""
+    """Let a task judge matching rows; the last call wins. Raises ``UnknownSource``: no task."""
     if task not in TASKS:
         raise UnknownSource(
             f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(TASKS))}"
@@ -75,8 +76,7 @@ def register_source(pattern: str, task: str, **options: Any) -> None:
 
 
 def register_task(name: str, make_verifier: Callable[..., TaskVerifier]) -> None:
-    """Add a task. Each process that judges calls ``make_verifier(**settings)`` once, for the first
-    row."""
+    """Add a task; a judging process calls ``make_verifier(**settings)`` once, at its first row."""
     TASKS[name] = make_verifier
 
 
@@ -94,8 +94,7 @@ def find_source(data_source: str) -> Source:
 
 
 def choice_options(extra_info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of the multiple-choice verifier for a row: the names of its options, or their
-    number."""
+    """Return a row's settings of the multiple-choice verifier: option names, or their number."""
     names = extra_info.get("options")
     return (
         {"names": tuple(map(str, names))}
@@ -105,8 +104,7 @@ def choice_options(extra_info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_task_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check settings, ``{task: {name: value}}``, without making verifiers. ``ValueError``: no such
-    task or setting."""
+    """Check settings ``{task: {name: value}}``. Raises ``ValueError``: no such task or setting."""
     for task, values in settings.items():
         known = inspect.signature(_factory(task)).parameters
         for name in values:
@@ -153,8 +151,7 @@ def _make_code(
     workers: int | None = None,
     unsafe_no_sandbox: bool = False,
 ) -> TaskVerifier:
-    """Build the verifier; ``seconds`` and ``memory_mb`` limit a test, ``workers`` run at once
-    (None: one per core)."""
+    """Build the verifier; ``seconds`` and ``memory_mb`` limit a test; None: a worker per core."""
     from prime_ext.verifiers.code import CodeVerifier
     from prime_ext.verifiers.sandbox.client import Limits, Sandbox
 

@@ -26,13 +26,11 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one response. ``ValueError``: score, outcome and grader_failure contradict
-    each other."""
+    """Verdict on one response. Raises ``ValueError``: score, outcome, grader_failure disagree."""
 
     outcome: Outcome
-    score: (
-        float | None
-    )  # in [0, 1]: 1.0 exactly if the outcome is correct, None exactly if the grader failed
+    # in [0, 1]: 1.0 exactly if the outcome is correct, None exactly if the grader failed
+    score: float | None
     extracted: str | None = None  # the answer or program in the response, None if there is none
     seconds: float = 0.0  # wall time of the verification
     detail: str = ""  # one line for people and logs: the rule or test that decided, or the failure
@@ -70,6 +68,5 @@ def no_answer(seconds: float, detail: str = "") -> Verdict:
 
 
 def grader_failed(outcome: Outcome, extracted: str | None, seconds: float, detail: str) -> Verdict:
-    """Return the verdict of a grader that could not decide (``timeout``, ``error`` or
-    ``out_of_memory``)."""
+    """Return the verdict of a grader that failed: ``timeout``, ``error`` or ``out_of_memory``."""
     return Verdict(outcome, None, extracted, seconds, detail, grader_failure=True)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Killable processes for work that may hang, crash or eat memory: computer algebra here, programs
-in the sandbox.
+"""Killable processes for work that may hang, crash or eat memory: algebra, sandboxed programs.
 
 - A task always ends in a value, if only a failure, and affects no other one: every process has a
   pipe and a thread of its own, and shares no lock.
@@ -39,13 +38,12 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _EXIT_OUT_OF_MEMORY = 77
 _START_LIMIT = 120.0  # seconds
-# Then a worker is replaced, so that its memory cannot grow for ever.
+# A worker is replaced after these, so that its memory cannot grow for ever.
 _TASKS_PER_WORKER = 2000
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use, where the system says; otherwise
-    all."""
+    """Return the number of cores that this process may use, or of all where that is unknown."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -71,8 +69,7 @@ class Worker:
 
 
 class _Crew:
-    """Threads and their workers. They belong to one process of the caller, and do not refer to the
-    pool."""
+    """Threads and their workers of one process of the caller; they do not refer to the pool."""
 
     def __init__(
         self, size: int, start: Callable[[], Worker], failed: Callable[[str], Any]
@@ -97,8 +94,7 @@ class _Crew:
             self._unfinished += 1
             self._inbox.put((task, future))
             if len(self._threads) < min(self._unfinished, self._size):
-                # Processes die with the thread that starts them, so it is one that lives as long as
-                # they do.
+                # Processes die with the thread that starts them, so it lives as long as they do.
                 self._threads.append(
                     threading.Thread(target=self._serve, name="prime_ext pool", daemon=True)
                 )
@@ -162,8 +158,7 @@ class _Crew:
 
 
 class Pool:
-    """Workers and their tasks, a context manager. After a fork of this process it starts workers of
-    its own.
+    """Workers and their tasks, a context manager that starts workers of its own after a fork.
 
     ``start`` starts a worker and must not refer to the pool; ``failed`` turns the reason of a
     failure into a value.
@@ -187,8 +182,7 @@ class Pool:
         return self._crew.submit(task)
 
     def close(self) -> None:
-        """Kill the processes and end the threads. Unfinished tasks end as failures. Closing twice
-        is allowed."""
+        """Kill processes, end threads and fail unfinished tasks; closing twice is allowed."""
         self._crew.close()
 
     def __enter__(self) -> Any:
@@ -200,8 +194,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a task has no value: ``timeout``, ``error`` or ``out_of_memory``, and one line that says
-    more."""
+    """Failure of a task: ``timeout``, ``error`` or ``out_of_memory``, and one line of detail."""
 
     outcome: Outcome
     detail: str
@@ -211,8 +204,7 @@ _error = functools.partial(Failure, Outcome.ERROR)
 
 
 def work(descriptor: int, parent: int, memory_limit: int, warm_up: str) -> None:
-    """Run an interpreter of :class:`WorkerPool`: its slow imports, then tasks until it is
-    killed."""
+    """Run a :class:`WorkerPool` interpreter: slow imports first, then tasks until it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -244,8 +236,7 @@ def work(descriptor: int, parent: int, memory_limit: int, warm_up: str) -> None:
 
 
 class _Interpreter(Worker):
-    """A new interpreter, without the parent's threads and its ``__main__``, which in training loads
-    torch and verl.
+    """A new interpreter without the parent's threads and ``__main__``, which loads torch and verl.
 
     It dies with the parent. Where that is killed and the system is not Linux, a busy one lives
     until its CPU limit.
@@ -325,8 +316,7 @@ class WorkerPool(Pool):
     def submit(
         self, function: Callable[..., Any], *args: Any, time_limit: float | None = None
     ) -> "Future[Any]":
-        """Start ``function(*args)``, which must pickle; the future's result is the value or a
-        :class:`Failure`."""
+        """Start ``function(*args)``, which must pickle; the future holds its value or a Failure."""
         try:
             content = pickle.dumps((function, args))
         except Exception as error:

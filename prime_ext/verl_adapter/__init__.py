@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers, workers, the policy's loss, CPU mode and patches: all that touches verl's insides
-(README.md)."""
+"""Trainers, workers, policy loss, CPU mode, patches: what touches verl's insides (README.md)."""

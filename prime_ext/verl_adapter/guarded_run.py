@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling of faults in all trainers of prime_ext: one run per folder, whole checkpoints, no
-waiting for the dead."""
+"""Fault handling of trainers: one run per folder, whole checkpoints, no wait for dead workers."""
 
 import re
 import sys
@@ -52,7 +51,7 @@ class GuardedRunMixin(_Trainer):
             remedy = f"start with prime_ext.train, or export {VARIABLE}={extend_variable(unknown)}"
             raise RunError(f"modules={unknown} are not loaded: {remedy}")
         require_resources(self.config, ray.nodes())
-        # Looking at a model harms nobody.
+        # Runs that only validate may share the folder.
         if not self.config.trainer.get("val_only", False):
             self._run_lock = RunLock(
                 Path(self.config.trainer.default_local_dir), "trainer.default_local_dir"
@@ -81,8 +80,7 @@ class GuardedRunMixin(_Trainer):
         except WorkerDied:
             raise
         except Exception as error:
-            # What a dead worker leaves, such as failed rollouts, is not the reason. Ray learns of a
-            # death late.
+            # Failed rollouts and the like may follow from a dead worker; Ray learns of it late.
             time.sleep(SECONDS_UNTIL_KNOWN)
             death = ""
             with suppress(Exception):  # Ray itself may be gone.
@@ -92,16 +90,14 @@ class GuardedRunMixin(_Trainer):
             raise
 
     def _end_tokens(self) -> set[int]:
-        """Return the tokens that end a response: the tokenizer's, and those of the model's
-        generation settings."""
+        """Return a response's end tokens, of the tokenizer and the model's generation settings."""
         path = Path(self.config.actor_rollout_ref.model.path)
         has_settings = (path / "generation_config.json").is_file()
         settings = GenerationConfig.from_pretrained(path) if has_settings else GenerationConfig()
         return end_tokens(self.tokenizer, settings)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Log the share of truncated responses; verl's clip_ratio is that of the longest of the
-        batch."""
+        """Log the share of truncated responses; verl's clip_ratio counts the longest of a batch."""
         tags = {
             key: tag
             for key, tag in zip(batch.keys, batch.tags, strict=True)
@@ -140,8 +136,7 @@ class GuardedRunMixin(_Trainer):
             )
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Fetch the next prompts; begin with the first row where a checkpoint's place is beyond the
-        end of the data."""
+        """Fetch the next prompts; restart at the first row if a checkpoint's place has no data."""
         try:
             return super()._fetch_one_gen_batch()
         except StopIteration:
@@ -195,8 +190,7 @@ class WorkerDied(RuntimeError):
 
 
 def find_death(workers: Mapping[str, Any]) -> str:
-    """Return which of the workers, given by name, is dead, and what Ray says of its end; empty if
-    none is."""
+    """Return which named worker is dead, with Ray's message about its end; empty if none is."""
     for name, worker in workers.items():
         state = actors(worker._actor_id.hex())
         if state.get("State") == "DEAD":
@@ -209,11 +203,10 @@ def find_death(workers: Mapping[str, Any]) -> str:
 
 
 def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
-    """Return those that fill the store, by name: agent-loop workers, reward workers, rollout
-    servers."""
+    """Return by name all that fill the store: agent-loop and reward workers, rollout servers."""
     loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
-    found = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}
-    found |= {
+    workers = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}
+    workers |= {
         f"reward worker {number}": worker
         for number, worker in enumerate(trainer.get_reward_handles() or [])
     }
@@ -223,5 +216,5 @@ def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
     ):
         for replica in manager.get_replicas() if manager is not None else []:
             for number, server in enumerate(replica.servers):
-                found[f"rollout server {replica.replica_rank}.{number}"] = server
-    return found
+                workers[f"rollout server {replica.replica_rank}.{number}"] = server
+    return workers

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss plus a pull toward other models of the same worker process, over the whole
-vocabulary.
+"""verl's policy loss plus a pull, over the whole vocabulary, toward models of the same process.
 
     L = L_PPO + sum_j c_j * KL(pi_theta || target_j)
 
@@ -32,8 +31,7 @@ COEFFICIENTS = "prime_target_coefficients"
 
 
 class TargetedPolicyLoss:
-    """A loss for verl's engines, which call it twice for a micro-batch: with the logits, then with
-    what it returned.
+    """A loss that verl's engines call twice per micro-batch: with logits, then with its own result.
 
     ``policy_loss`` is verl's, a partial of ``ppo_loss`` with the actor's configuration.
     """
@@ -77,7 +75,7 @@ class TargetedPolicyLoss:
 
 
 def get_targets(data: TensorDict) -> dict[str, float]:
-    """Coefficient of each target that counts in this update."""
+    """Return the coefficient of each target that counts in this update."""
     return {
         role: value for role, value in (tu.get(data, key=COEFFICIENTS) or {}).items() if value > 0.0
     }
@@ -85,11 +83,10 @@ def get_targets(data: TensorDict) -> dict[str, float]:
 
 @torch.no_grad()
 def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a target's logits for the policy's micro-batch, divided by the temperature, and the
-    next tokens.
+    """Return a target's logits for the policy's micro-batch, and the next tokens.
 
-    Both cover this rank's tokens, ``(N, V)`` and ``(N,)``, in the order in which verl's engine
-    packs the policy's.
+    The logits are divided by the temperature. Both cover this rank's tokens, ``(N, V)`` and
+    ``(N,)``, in the order in which verl's engine packs the policy's.
     """
     engine = get_engine(role)
     batch = data.copy()
@@ -114,10 +111,10 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
 
 @contextmanager
 def prepare_targets(data: TensorDict) -> Iterator[None]:
-    """For an update with ``data``: logits for the loss where it has targets, and offloaded targets
-    on the device.
+    """Give the loss logits, and keep offloaded targets on the device, during an update.
 
-    They are there once for a whole update, not for every micro-batch.
+    The loss gets logits only where ``data`` has targets. Targets move once for a whole update, not
+    for every micro-batch.
     """
     if roles := get_targets(data):
         # verl's engine hands logits to a loss that is said to distil.

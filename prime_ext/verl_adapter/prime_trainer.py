@@ -50,8 +50,7 @@ STATE_FILE = "prime_ext.json"
 
 
 class PrimeTrainerMixin(GuardedRunMixin):
-    """Mixin that adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined
-    advantage."""
+    """Mixin that adds PRIME to a verl trainer: prompt filter, implicit PRM, combined advantage."""
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.from_config(config)
@@ -61,14 +60,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
         )
         self.gate: ReliabilityGate | None = None
         self._kl_coefficients: dict[str, float] = {}
-        # Prompts that were fetched but not used, first to be used again; and those of the step in
-        # progress.
+        # Prompts that were fetched but not used, which come first again; and those of this step.
         self._queued_prompts: deque[TensorDict] = deque()
         self._prompt_of_uid: dict[str, TensorDict] = {}
         self._prompts_fetched = 0
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and
-            # asynchronous behavior.
+            # verl compares the mode with its own names to tell synchronous from asynchronous.
             config.trainer.v1.trainer_mode = get_base_mode(config)
             # Refilling needs prompts one by one.
             if config.data.get("gen_batch_size", None) not in (None, 1):
@@ -83,7 +80,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         shard_over_all_ranks(config)
         super().__init__(config)
         if (gate := self.prime.gate) is not None:
-            # Asked once per mini-batch of a step; its memory lasts as many steps in every mode.
+            # Used once per mini-batch of a step; its memory lasts as many steps in every mode.
             self.gate = ReliabilityGate(gate.decay ** (1 / self.parameter_sync_step), gate.start)
 
     # ---- prompts: submission, filter, refill -----------------------------------------------------
@@ -126,8 +123,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @property
     def _buffers_prompts(self) -> bool:
-        """Return whether prompts stay in the buffer from one step to the next, as in the
-        asynchronous modes."""
+        """Return whether prompts stay in the buffer between steps, as in asynchronous modes."""
         return isinstance(self.replay_buffer, buffers.PromptFilterReplayBufferAsync)
 
     def _count_oversampled(self) -> int:
@@ -135,8 +131,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return math.ceil(self.config.data.train_batch_size * factor)
 
     def _add_batch_to_generate(self) -> None:
-        """Submit the prompts of a step: as many as it takes, or, in an asynchronous mode, as may be
-        in the system."""
+        """Submit the prompts that a step takes or, if asynchronous, that the system may hold."""
         wanted = self._count_oversampled()
         if self._requeues_prompts or self._buffers_prompts:
             wanted = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
@@ -144,15 +139,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self._add_prompts_to_generate(wanted)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Return the next prompt: one given back, or a new one with an id that repeats when the run
-        is repeated."""
+        """Return the next prompt: one given back, or a new one with a reproducible id."""
         if self._queued_prompts:
             prompt = self._queued_prompts.popleft()
         else:
             prompt = super()._fetch_one_gen_batch()
             set_uids(prompt, [f"{self._prompts_fetched:012d}"])
             if self._prompts_fetched == 0:
-                # At the first prompt, not at the first checkpoint.
+                # To fail at the first prompt, not at the first checkpoint.
                 pack_prompts(prompt)
             self._prompts_fetched += 1
         if self._requeues_prompts:
@@ -165,8 +159,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return super()._submit_batch_to_rollout(batch)
 
     def _requeue_prompts(self, uids: list[str]) -> None:
-        """Put prompts back in front of the queue, in their order, and forget those of the step that
-        is over."""
+        """Put prompts back in front of the queue, in order, and forget those of the past step."""
         for uid in reversed(uids):
             self._queued_prompts.appendleft(self._prompt_of_uid[uid])
         self._prompt_of_uid.clear()
@@ -206,8 +199,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @property
     def resource_pool_to_cls(self) -> dict:
-        """Worker classes of each resource pool; verl's ``_setup`` assigns it once, before it starts
-        the workers."""
+        """Return each pool's worker classes; verl's ``_setup`` sets them before they start."""
         return self._resource_pool_to_cls
 
     @resource_pool_to_cls.setter
@@ -289,14 +281,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
         write_text(folder / STATE_FILE, json.dumps(state))
 
     def _describe_prm(self) -> dict[str, Any]:
-        """Return what is needed to score with the PRM of this step
-        (:mod:`prime_ext.generate.prm_description`)."""
+        """Return this step's description for :mod:`prime_ext.generate.prm_description`."""
         prm = self.config.prm
         return {
             "variant": variant_line(self.config),
             "step": self.global_steps,
             "prm": model_name(prm.model.path),
-            # Of the policy as the reference only what it started from can be named.
+            # If the policy is the reference, only its first model can be named.
             "reference": model_name(
                 prm.reference_path if prm.reference == "frozen" else prm.model.path
             ),
@@ -328,8 +319,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs_steps else None
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Run verl's computation, for its KL penalty and rollout correction, then PRIME's step over
-        it."""
+        """Run verl's computation (KL penalty, rollout correction), then PRIME's step over it."""
         store = RolloutStore(super()._compute_advantage(batch, metrics))
         config = self.config.algorithm
         rollouts = load_rollouts(

@@ -78,8 +78,7 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_bias(self, mean_outcome: float) -> None:
-        """Start the bias from the mean outcome of the rollouts of the first update; later ones
-        change nothing."""
+        """Start the bias from the first update's mean outcome; later calls change nothing."""
         if self._bias is not None:
             self._bias.start(mean_outcome)
 
@@ -114,24 +113,21 @@ class ImplicitPRMWorker(TrainingWorker):
     def load_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """Restore what :meth:`save_checkpoint` wrote. Raises FileNotFoundError where it has no bias
-        but needs one."""
+        """Restore a checkpoint. Raises FileNotFoundError where a bias is needed but missing."""
         super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
         if self._bias is not None:
             self._bias.load(Path(local_path))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def average_weights(self, role: str, decay: float) -> None:
-        """Move this model's weights toward those of another engine of the process, all the way with
-        the decay 0."""
+        """Move the weights toward those of another engine of the process; decay 0 copies them."""
         average_weights(get_engine(role), self.engine, decay)
 
     @register(
         dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False
     )
     def score(self, data: TensorDict) -> TensorDict:
-        """Write log-probabilities of the response tokens, without training, to the field named by
-        the options."""
+        """Write the response tokens' log-probabilities to the field that the options name."""
         name = tu.pop(data, key=OUTPUT_FIELD)
         rows = tu.pop(data, key=MINI_BATCH_ROWS, default=None)
         count = 1 if rows is None else len(data) * self.engine.get_data_parallel_size() // rows
@@ -154,8 +150,7 @@ class ImplicitPRMWorker(TrainingWorker):
         dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False
     )
     def update_and_score(self, data: TensorDict) -> TensorDict:
-        """Train on the mini-batches in order; the scores are the log-probabilities of the training
-        forward passes.
+        """Train on the mini-batches in order; return log-probabilities of the training passes.
 
         "Single forward" of PRIME (arXiv 2502.01456) and its released code: earlier mini-batches
         have moved the PRM that scores a later one. :meth:`update_metrics` has the metrics.
@@ -176,6 +171,5 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:
-        """Return metrics of the last :meth:`update_and_score`, reduced over ranks; None on ranks
-        without outputs."""
+        """Return the last update's metrics, reduced over ranks; None on ranks without outputs."""
         return self._update_metrics

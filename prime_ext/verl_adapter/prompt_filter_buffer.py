@@ -66,8 +66,7 @@ def _sort_rows(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 class PromptFilterReplayBuffer(_PromptFilter):
-    """Replay buffer of the synchronous mode; ``requeue`` takes back, in order, prompt ids submitted
-    but not needed."""
+    """Replay buffer of the synchronous mode; ``requeue`` takes back surplus prompt ids in order."""
 
     def __init__(self, *, requeue: Callable[[list[str]], None], **kwargs: Any):
         super().__init__(**kwargs)
@@ -96,8 +95,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
     def sample(
         self, global_steps: int, partition_id: str, batch_size: int
     ) -> tuple[KVBatchMeta, dict]:
-        """Return the next ``batch_size`` prompts that pass, rows ordered by key. Raises
-        PromptsExhausted."""
+        """Return the next prompts that pass, rows ordered by key. Raises PromptsExhausted."""
         if partition_id == "val":
             return super().sample(
                 global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
@@ -143,8 +141,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         return batch, metrics
 
     def _judge_finished(self, partition_id: str) -> None:
-        """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected
-        ones."""
+        """Judge the prompts whose rollouts have all ended; free the rollouts of rejected ones."""
         finished = (
             self.finished_keys[partition_id] | self.failure_keys[partition_id]
         ) - self.judge.verdicts.keys()
@@ -153,8 +150,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _take_first_kept(self, batch_size: int) -> tuple[list[str], int]:
-        """Return prompts to train on from the leading run of judged ones, and how many were
-        examined for them."""
+        """Return kept prompts from the leading run of judged ones, and how many were examined."""
         kept: list[str] = []
         for examined, uid in enumerate(self._submitted):
             if (
@@ -176,15 +172,13 @@ class PromptFilterReplayBuffer(_PromptFilter):
         rate = (kept + known * self.acceptance_rate) / (judged + known)
         wanted = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
         room = min(self.max_in_flight - in_flight, self.max_examined - len(self._submitted))
-        # Once everything submitted has been judged, something must be submitted or the loop would
-        # never end.
+        # Once all has been judged, something must be submitted, or the loop would never end.
         least = 1 if in_flight == 0 else 0
         return max(min(max(wanted, least), room), 0)
 
 
 class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
-    """Replay buffer of the asynchronous modes. Prompt ids have to sort in the order of
-    submission."""
+    """Replay buffer of the asynchronous modes; prompt ids must sort in the order of submission."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -192,13 +186,12 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         self._judged_since_batch: list[str] = []
         self._kept_in_step = 0
 
-    # ---- what verl asks in every round of polling ------------------------------------------------
+    # ---- what verl calls in every round of polling -----------------------------------------------
 
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter]:
-        """Return stale, rejected and failed prompts. verl evicts their union and submits as many
-        new ones."""
+        """Return stale, rejected and failed prompts, which verl evicts and replaces by new ones."""
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
         # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
@@ -211,15 +204,13 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
             self._judged_since_batch.extend(new)
         failed = {uid for uid in terminal if self.judge.verdicts[uid] == FAILED}
         rejected = {uid for uid in terminal if not self.judge.keeps(uid)} - failed
-        # The third place after the sets is for verl's own filter: the rewards that its rejected
-        # prompts had in common.
+        # The counter is for verl's own filter: rewards that its rejected prompts had in common.
         return self._stale_terminal_keys(global_steps, partition_id), rejected, failed, Counter()
 
     def _has_enough_samples(
         self, global_steps: int, partition_id: str, batch_size: int, sampleable_keys: set[str]
     ) -> bool:
-        """Decide as verl does, but end the search when ``max_examined`` prompts did not contain
-        enough."""
+        """Decide as verl does, but stop once ``max_examined`` prompts did not contain enough."""
         if partition_id != "val" and len(sampleable_keys) < batch_size:
             if len(self._judged_since_batch) < self.max_examined:
                 return False
@@ -230,8 +221,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _select_prompt_uids(
         self, partition_id: str, sampleable_keys: set[str], batch_size: int
     ) -> tuple[list[str], dict[str, dict], dict[str, int]]:
-        """Return the earliest submitted prompts. verl sorts by step, and leaves ties to the order
-        of a set."""
+        """Return the earliest prompts; verl sorts by step and leaves ties to the order of a set."""
         _, rollouts, steps = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
         return sorted(sampleable_keys)[:batch_size], rollouts, steps
 
@@ -251,8 +241,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return _sort_rows(batch), metrics
 
     def step_metrics(self) -> dict[str, float]:
-        """Return what the filter did since the last call: once for a training step, however many
-        batches it has."""
+        """Return metrics since the last call: one call per training step, however many batches."""
         self._sync_metadata_from_transfer_queue()
         in_system = set(self.prompt_global_steps["train"])
         finished = self.finished_keys["train"] | self.failure_keys["train"]
@@ -270,11 +259,10 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         self._kept_in_step = 0
         return metrics
 
-    # ---- the trainer's questions -----------------------------------------------------------------
+    # ---- the trainer's queries -------------------------------------------------------------------
 
     def count_prompts(self) -> int:
-        """Training prompts in the system: pending, generating, or finished and not yet used or
-        evicted."""
+        """Count the training prompts in the system, until they are used or evicted."""
         self._sync_metadata_from_transfer_queue()
         return len(self.prompt_global_steps["train"])
 
@@ -288,8 +276,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return len(self.partitions["train"])
 
     def drop_orphans(self) -> None:
-        """Forget rollouts whose prompt is gone: verl saves its store, then clears them; a resume
-        brings them back."""
+        """Forget rollouts whose prompt is gone, which verl saved before it cleared them."""
         self._sync_metadata_from_transfer_queue()
         prompts = self.prompt_global_steps["train"]
         orphans = [

@@ -39,14 +39,13 @@ FEW = 0.5
 
 
 class ScoringFailed(RuntimeError):
-    """Responses could not be scored or have no steps, and ``pspo.on_failure`` or their number ends
-    the run."""
+    """Responses without score or steps that, by ``pspo.on_failure`` or number, end the run."""
 
 
 def token_rewards(
     info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings
 ) -> torch.Tensor:
-    """Rewards at the policy's own tokens of a response, ``(T,)`` float32; they sum to its reward.
+    """Return the rewards of the policy's own tokens, ``(T,)`` float32, which sum to the reward.
 
     A step that ends in a tool's answer is paid at the last own token before; a response without any
     is paid nothing.
@@ -81,8 +80,7 @@ def token_rewards(
 def find_scored_rows(
     uids: Sequence[str], infos: Sequence[Mapping[str, Any]], settings: PSPOSettings, compares: bool
 ) -> list[int]:
-    """Return the numbers of the responses to train on, from their prompts and the manager's extra
-    info.
+    """Return the rows of the responses to train on, by their prompts and the manager's extra info.
 
     If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped
     leaves too. Raises ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is
@@ -112,15 +110,14 @@ def find_scored_rows(
 
 
 def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], splitter: str) -> str:
-    """Return how few responses have two steps, and in how many other splitters find them, the best
-    first."""
+    """Return how few responses have two steps, and what other splitters find, the best first."""
     counts = {name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS}
     several = sum(info["n_steps"] > 1 for info in infos)
     better = sorted(
         (name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True
     )
-    found = ", ".join(f"pspo.steps={name} in {counts[name]}" for name in better)
-    more = f"there are two with {found}" if found else "no splitter by name finds more"
+    others = ", ".join(f"pspo.steps={name} in {counts[name]}" for name in better)
+    more = f"there are two with {others}" if others else "no splitter by name finds more"
     return (
         f"{several} of {len(infos)} responses have two steps with pspo.steps={splitter}, and one"
         f" step alone is paid nothing; {more}; or set a pattern, delimiters, or"
@@ -129,8 +126,7 @@ def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], sp
 
 
 class PSPOTrainerMixin(GuardedRunMixin):
-    """Mixin that gives a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the
-    rewards.
+    """Mixin that gives a verl trainer the extra info of the reward manager ``pspo_wrs``.
 
     Responses without a reward leave the batch, rewards are paid at steps or tokens, and the
     manager's findings become metrics. Rows keep the order of the data; checkpoints hold the
@@ -140,8 +136,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
     def __init__(self, config: DictConfig):
         self.pspo, _ = read_pspo_sections(config)
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and
-            # asynchronous behavior.
+            # verl compares the mode with its own names to tell synchronous from asynchronous.
             config.trainer.v1.trainer_mode = get_base_mode(config)
         shard_over_all_ranks(config)
         super().__init__(config)
@@ -160,8 +155,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         refuse(check_amount(self.config, len(self.train_dataset)))
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Return the next prompts, with ids that repeat when the run is repeated and sort as the
-        prompts do."""
+        """Return the next prompts, with reproducible ids that sort as the prompts do."""
         prompts = super()._fetch_one_gen_batch()
         step, first = (
             self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
@@ -190,8 +184,10 @@ class PSPOTrainerMixin(GuardedRunMixin):
             )
 
     def _check_steps(self, store: RolloutStore, infos: Sequence[Mapping[str, Any]]) -> None:
-        """Warn in the first batch where few responses have two steps. Raises ``ScoringFailed``
-        where none has."""
+        """Warn if few responses of the first batch have two steps.
+
+        Raises ``ScoringFailed``: none has, in ``BATCHES_WITHOUT_STEPS`` batches in a row.
+        """
         several = sum(info["n_steps"] > 1 for info in infos)
         first = self._without_steps is None
         self._without_steps = 0 if several else (self._without_steps or 0) + 1

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's tool agent loop for tools that cannot be trusted:
-``rollout.agent.default_agent_loop=bounded_tool_agent``.
+"""verl's tool agent loop for untrusted tools: ``default_agent_loop=bounded_tool_agent``.
 
 verl waits for a tool as long as it takes, and gives the policy whatever it returns. Here a call has
 a time limit, even if it blocks its thread; its answer opens or closes no turn; and a trajectory
@@ -53,8 +52,7 @@ class ToolThread:
         threading.Thread(target=self._loop.run_forever, name="tool", daemon=True).start()
 
     async def run(self, call: Coroutine[Any, Any, _Result], seconds: float) -> _Result:
-        """Return what the call returns. Raises ``asyncio.TimeoutError`` after the time, or if too
-        many calls hang."""
+        """Return the call's result. Raises ``asyncio.TimeoutError``: too late, or too many hang."""
         if self.hanging >= MOST_HANGING:
             call.close()
             raise asyncio.TimeoutError
@@ -83,8 +81,7 @@ async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
 
 @cache  # verl makes a loop for every trajectory, all with the same tokenizer
 def build_token_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
-    """Build the pattern of what the tokenizer would read as a special or added token; None if it
-    has none."""
+    """Build the pattern of the tokenizer's special and added tokens; None if it has none."""
     tokens = {
         token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())
     }
@@ -93,10 +90,10 @@ def build_token_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] |
 
 
 def clean(text: str, tokens: re.Pattern[str] | None) -> str:
-    """Replace lone surrogates and control characters but line ends and tabs by U+FFFD, and break up
-    tokens.
+    """Replace control characters and lone surrogates by U+FFFD, and break up tokens.
 
-    In whatever looks like a token, such as ``<|im_end|>``, a space follows the first character.
+    Newlines and tabs stay. In whatever looks like a token, such as ``<|im_end|>``, a space follows
+    the first character.
     """
     text = _NO_TEXT.sub("\ufffd", text)
     # Repeated, because pieces left and right of a token may make another one.
@@ -112,8 +109,7 @@ _threads: dict[int, tuple[Any, ToolThread]] = {}
 
 @register(LOOP_NAME)
 class BoundedToolAgentLoop(ToolAgentLoop):
-    """verl's ``tool_agent``, with a time limit for one call, from making the tool's instance to its
-    answer."""
+    """verl's ``tool_agent`` with a time limit per call, from making the tool to its answer."""
 
     def __init__(self, *args: Any, tool_timeout_seconds: float = 60.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainers that ``trainer.v1.trainer_mode`` can name: PRIME and PSPO-WRS in each of verl's
-modes.
+"""The trainers of ``trainer.v1.trainer_mode``: PRIME and PSPO-WRS in each of verl's modes.
 
 ``sync``: rollouts and training take turns on the same devices. ``colocate_async``: the same, and
 the next policy continues unfinished rollouts. ``separate_async``: rollout servers on their own

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines that live in one worker process, by role, and weights that move from one to
-another."""
+"""The engines of one worker process by role, and moves of weights from one to another."""
 
 from typing import Any
 
@@ -13,7 +12,7 @@ _ENGINES: dict[str, Any] = {}
 
 
 def register_engine(role: str, engine: Any) -> None:
-    """Make an engine of this process known under its role: ``policy``, ``prm`` or ``reference``."""
+    """Register this process's engine of a role: policy, PRM, reference or average."""
     _ENGINES[role] = engine
 
 
@@ -28,8 +27,7 @@ def get_engine(role: str) -> Any:
 
 @torch.no_grad()
 def average_weights(source: Any, target: Any, decay: float) -> None:
-    """target <- decay * target + (1 - decay) * source, shard by shard; with the decay 0 they are
-    the same bits.
+    """target <- decay * target + (1 - decay) * source, shard by shard; with decay 0 a plain copy.
 
     Both are FSDP engines of one architecture and sharding, of any dtype and device. Raises
     RuntimeError, and changes nothing, where names or shapes of the shards differ.

@@ -55,8 +55,7 @@ def read_test_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
 
 
 def read_test_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
-    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``test_setup_code``,
-    ``entry_point``)."""
+    """Return MBPP's tests, of ``test_list`` and optional imports, set-up code and entry point."""
     tests = test_cases.get("test_list")
     imports = test_cases.get("test_imports") or []
     for name, value in (("test_list", tests), ("test_imports", imports)):
@@ -123,8 +122,10 @@ def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
 
 
 def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
-    """Return names that the tests call but do not define; if only built-ins (MBPP: ``sum``), the
-    one in all tests."""
+    """Return the names that the tests call but do not define.
+
+    If these are all built-ins (MBPP: ``sum``), return the one in all tests.
+    """
     trees = [tree for tree in map(_parse, codes) if tree.body]
     called, defined = _names(trees)
     free = [name for name in called if name not in defined]

@@ -21,8 +21,7 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class PairProblem:
-    """Texts of standard input and output; or, for a function, arguments and accepted results of a
-    call as JSON data.
+    """Standard input and output as text; for a function, arguments and accepted results as JSON.
 
     Two results are accepted where a list of one element may be the result or hold it.
     """
@@ -108,8 +107,7 @@ def _call(given: Any, wanted: Any, number: int) -> tuple[Any, Any]:
 
 
 def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return inputs and outputs of LiveCodeBench, the public ones first, and the function to call,
-    if any."""
+    """Return LiveCodeBench's inputs and outputs, public ones first, and any function to call."""
     metadata = row.get("metadata") or {}
     metadata = _json(metadata, "metadata") if isinstance(metadata, str) else metadata
     name = metadata.get("func_name") if isinstance(metadata, Mapping) else None
@@ -134,8 +132,7 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Responses to one problem come one after the other, and unpacking its tests takes longer than some
-# of them.
+# Responses to a problem come one after the other, and unpacking may take longer than running them.
 @functools.lru_cache(maxsize=2)
 def _unpack_tests(value: str) -> list[dict[str, Any]]:
     try:
@@ -150,23 +147,21 @@ def _unpack_tests(value: str) -> list[dict[str, Any]]:
 
 
 class _TextUnpickler(pickle.Unpickler):
-    """Unpickler of plain values; nothing that a pickle names is found, so that nothing can be
-    called."""
+    """Unpickler of plain values that finds no name, so that a pickle can call nothing."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it holds {module}.{name}")
 
 
 def unpickle_text(data: bytes) -> str:
-    """Read the text in a pickle without running it. ``MalformedTests``: it is not a pickle of one
-    text."""
+    """Read the one text in a pickle without running it, or raise ``MalformedTests``."""
     try:
         text = _TextUnpickler(io.BytesIO(data)).load()
         if isinstance(text, str):
             return text
         reason = f"it holds a {type(text).__name__}"
     except Exception as error:
-        # What is broken in it may raise anything.
+        # A broken pickle may raise anything.
         reason = str(error) or type(error).__name__
     raise MalformedTests(f"private_test_cases is not the pickle of a text: {reason}")
 

@@ -84,12 +84,11 @@ class CodeVerifier:
         seconds: float | None = None,
         seconds_per_problem: float | None = None,
     ) -> Verdict:
-        """Return the verdict on the program in a response; malformed tests are a failure of the
-        grader.
+        """Return the verdict on the program in a response.
 
-        ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure.
-        ``reward="fraction"``: passed tests over all tests. Limits that are not None replace the
-        verifier's.
+        Malformed tests are a failure of the grader. ``reward="all"``: 1.0 if every test passes,
+        else 0.0, decided at the first failure. ``reward="fraction"``: passed tests over all tests.
+        Limits that are not None replace the verifier's.
         """
         program = extract_program(response)
         if program is None:

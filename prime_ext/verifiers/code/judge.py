@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare results of a program with expected ones, in linear time. Rules:
-docs/reference/verifier_rules.md."""
+"""Comparison of results with expected ones in linear time: docs/reference/verifier_rules.md."""
 
 import math
 import re
@@ -61,8 +60,7 @@ def _line_agrees(got: str, expected: str) -> bool:
 
 
 def values_agree(got: Any, expected: Any) -> bool:
-    """Return whether two JSON values agree; those nested deeper than Python's recursion limit do
-    not."""
+    """Return whether two JSON values agree; those nested beyond Python's recursion limit do not."""
     try:
         return _values_agree(got, expected)
     except RecursionError:

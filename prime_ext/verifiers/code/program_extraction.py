@@ -36,8 +36,8 @@ def extract_program(response: str) -> str | None:
         elif fence and fence.group(2).startswith(opened.group(2)):
             language = _language(opened)
             if language in _LANGUAGES:
-                found = "\n".join(lines) + "\n"
-                named, unnamed = (found, unnamed) if language else (named, found)
+                content = "\n".join(lines) + "\n"
+                named, unnamed = (content, unnamed) if language else (named, content)
             opened = None
         else:
             lines.append(line.removeprefix(opened.group(1)))
@@ -48,8 +48,7 @@ def extract_program(response: str) -> str | None:
 
 
 def _language(fence: re.Match[str] | None) -> str | None:
-    """Return the language that a fence names, "" without one, None if the words are not a
-    language."""
+    """Return the language of a fence, "" without one, None if its words are not a language."""
     language = _LANGUAGE.match(fence.group(3)) if fence else None
     words = fence is not None and len(fence.group(3).split()) > 1
     if language is None or (words and language.group(1).lower() not in _LANGUAGES):
@@ -58,8 +57,7 @@ def _language(fence: re.Match[str] | None) -> str | None:
 
 
 def wrap_in_class(program: str, entry_points: Sequence[str]) -> str:
-    """Put functions into the class ``Solution`` if tests call nothing else (LeetCode), as PRIME's
-    evaluation does."""
+    """Wrap functions in ``Solution`` if tests call only it (LeetCode), as in PRIME's evaluation."""
     if tuple(entry_points) != ("Solution",) or "class Solution" in program:
         return program
     return "class Solution:\n" + textwrap.indent(program, "    ")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of two answers by rules. Sure answers only; what needs algebra is left to a leaf
-comparison.
+"""Comparison of two answers by rules: docs/reference/verifier_rules.md.
 
-The rules: docs/reference/verifier_rules.md.
+The rules give sure results only; a comparison of leaves decides what needs algebra.
 """
 
 import re
@@ -39,8 +38,7 @@ _NO_VARIABLE = re.compile(
 _DECORATION = re.compile(r"\\(?:text|overline|angle|triangle)(?![a-zA-Z])|[{}|_$\s]")
 _ARITHMETIC = re.compile(r"[a-zA-Z0-9+\-^*/().{}|\\' _]+")
 _CONSTANT_LETTER = re.compile(r"(?<![\\a-zA-Z])[ei](?![a-zA-Z])|\\pi")
-# Operators that do not commute, of which algebra knows nothing: such texts are the same or
-# different.
+# Operators that do not commute and that algebra cannot handle: only the same text is equal.
 _SYMBOLS = re.compile(
     r"\\(?:(?:not)?(?:sub|sup)set(?:n?eq)?q?|prec|succ|preceq|succeq|ll|gg|forall|exists|neg|lnot|vee|wedge|otimes|not|in|notin|ni"
     r"|(?<!\{[a-zA-Z]\\)rightarrow|Rightarrow|[lL]eftarrow|[lL]eftrightarrow|iff|implies|perp|parallel)(?![a-zA-Z])"
@@ -68,8 +66,7 @@ _UNIT_WORD = re.compile(r"\s*(/|per\s)?\s*([a-z]+)")
 
 
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
-    """Compare two answers; True and False are certain, None if ``leaf`` left something
-    undecided."""
+    """Compare two answers: True, False, or None if ``leaf`` left something undecided."""
     gold, wanted = _read_by_name(gold)
     answer, given = _read_by_name(answer)
     if wanted and given:
@@ -82,11 +79,11 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     if wanted and isinstance(answer, Group) and not given and _vector(answer):
         return _match_members(list(wanted.values()), answer.items, leaf)
     if given and isinstance(gold, Group) and gold.kind == "tuple" and _vector(gold):
-        found = [
+        equal = [
             _match_members(gold.items, [given[name] for name in names], leaf)
             for names in (given, sorted(given))
         ]
-        return True if True in found else None if None in found else False
+        return True if True in equal else None if None in equal else False
     if isinstance(gold, Equation) and isinstance(answer, Equation):
         return _compare_equations(gold, answer, leaf)
     if isinstance(answer, Equation):
@@ -109,15 +106,15 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
         and not isinstance(gold, Group)
     ):
         # The same value in several forms, "1/2 or 50%".
-        found = (
+        equal = (
             [compare(gold, item, leaf) for item in answer.items]
             if len(set(answer.items)) > 1
             else [False]
         )
-        found += [
-            compare(answer.items[0], item, leaf) for item in answer.items[1:] if False not in found
+        equal += [
+            compare(answer.items[0], item, leaf) for item in answer.items[1:] if False not in equal
         ]
-        return False if False in found else None if None in found else True
+        return False if False in equal else None if None in equal else True
     if isinstance(answer, Group) and answer.kind == "congruence":
         return compare(gold, answer.items[0], leaf)
     # An inequality or a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}, against another one.
@@ -135,14 +132,15 @@ def undecided(gold: Node, answer: Node) -> None:
 
 
 def _names(text: str) -> bool:
-    """Return whether a left side names a quantity: ``x``, ``|PQ|``, ``P(X=2)``, ``m_1:m_2``, not
-    ``x+y``."""
+    """Return whether a side is a name: ``x``, ``|PQ|``, ``P(X=2)``, ``m_1:m_2``, not ``x+y``."""
     return re.search("[a-z]", _NO_VARIABLE.sub("", text)) is None
 
 
 def _read_by_name(node: Node) -> tuple[Node, dict[str, Node]]:
-    """Return an answer and the values of ``a=2,b=9`` or ``(a,b)=(2,9)``; ``x_1=2,x_2=9`` is the
-    list ``2,9``."""
+    """Return an answer and its values by name.
+
+    ``a=2,b=9`` and ``(a,b)=(2,9)`` have names; ``x_1=2,x_2=9`` is the list ``2,9``.
+    """
     values = read_names(node)
     members = len(values)
     if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
@@ -320,8 +318,7 @@ def _vector(group: Group) -> bool:
 
 
 def _labels(group: Group) -> dict[str, Node]:
-    """Return members of a list by their units, ``3 nickels, 4 dimes``; empty if these do not tell
-    them apart."""
+    """Return a list's members by unit (``3 nickels, 4 dimes``); {} if units do not differ."""
     units = [
         item.unit.lower() if isinstance(item, Leaf) and item.unit else "" for item in group.items
     ]
@@ -343,8 +340,7 @@ def _drop_equal(items: Sequence[Node]) -> Sequence[Node]:
 def _match_members(
     gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison, any_order: bool = False
 ) -> bool | None:
-    """Match members one to one. Equality is transitive, so in any order the first match is as good
-    as any other."""
+    """Match members one to one; equality is transitive, so in any order the first match will do."""
     if len(gold) != len(answer):
         return False
     rest = list(answer)
@@ -352,12 +348,12 @@ def _match_members(
     for wanted in gold:
         equal: bool | None = False
         for index, given in enumerate(rest if any_order else rest[:1]):
-            found = compare(wanted, given, leaf)
-            if found or not any_order:
+            same = compare(wanted, given, leaf)
+            if same or not any_order:
                 rest.pop(index)
-                equal = found
+                equal = same
                 break
-            equal = None if found is None else equal
+            equal = None if same is None else equal
         if equal is False:
             return False
         sure = sure and equal

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the final answer in a response. The text is hostile: everything here is linear in its
-length.
+"""Search for the final answer in a response, a hostile text, in time linear in its length.
 
 The styles, and which of several boxes count: docs/reference/verifier_rules.md.
 """
@@ -54,14 +53,13 @@ _Finder = Callable[[str], Extraction | None]
 
 
 def extract(response: str, style: str = "boxed") -> Extraction:
-    """Return the final answer of ``response`` by the rules of ``style``. Raises ValueError: the
-    style is unknown."""
+    """Return the final answer by the rules of ``style``. Raises ValueError: unknown style."""
     if style not in STYLES:
         raise ValueError(f"extraction must be one of {', '.join(sorted(STYLES))}, got {style!r}")
     for find in STYLES[style]:
-        found = find(response)
-        if found is not None:
-            return found
+        extraction = find(response)
+        if extraction is not None:
+            return extraction
     return Extraction(None, f"no answer in style {style!r}")
 
 
@@ -71,22 +69,21 @@ def extract_answer(response: str, style: str = "boxed") -> str | None:
 
 
 def _boxes(text: str, start: int) -> list[tuple[int, int, int]]:
-    """Return (start, start of content, end of content) of the innermost complete boxes from
-    ``start`` on."""
-    found: list[tuple[int, int, int]] = []
+    """Return start, content's start and end of the innermost complete boxes from ``start`` on."""
+    boxes: list[tuple[int, int, int]] = []
     # One entry per open brace: where the box starts, where its content does, and how many boxes
     # were complete by then; None for a brace that opens no box.
     stack: list[tuple[int, int, int] | None] = []
     for token in _TOKEN.finditer(text, start):
         if token.group(1):
-            stack.append((token.start(), token.end(), len(found)))
+            stack.append((token.start(), token.end(), len(boxes)))
         elif token.group(2) == "{":
             stack.append(None)
         elif token.group(2) == "}" and stack:
             opened = stack.pop()
-            if opened is not None and len(found) == opened[2]:
-                found.append((opened[0], opened[1], token.start()))
-    return found
+            if opened is not None and len(boxes) == opened[2]:
+                boxes.append((opened[0], opened[1], token.start()))
+    return boxes
 
 
 def _is_same_statement(gap: str) -> bool:
@@ -109,11 +106,11 @@ def _find_boxed(text: str) -> Extraction | None:
     first = len(boxes) - 1
     while first > 0 and _is_same_statement(text[boxes[first - 1][2] + 1 : boxes[first][0]]):
         first -= 1
-    found = [text[content:close].strip() for _, content, close in boxes[first:]]
+    contents = [text[content:close].strip() for _, content, close in boxes[first:]]
     answers: dict[str, str] = {}
-    for answer in filter(None, found):
+    for answer in filter(None, contents):
         answers.setdefault(
-            normalize(answer) if 1 < len(found) and len(answer) < 1000 else answer, answer
+            normalize(answer) if 1 < len(contents) and len(answer) < 1000 else answer, answer
         )
     if not answers:
         return Extraction(None, "the box is empty")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on normalized text that would hang computer algebra, fill its memory or is not
-mathematics, in linear time.
+"""Limits on normalized text that would hang or overfill computer algebra, or is not mathematics.
 
-A response beyond them is wrong unless it equals the gold answer as text; for such a gold answer the
-grader fails.
+The checks take linear time. A response beyond the limits is wrong unless it equals the gold answer
+as text; for such a gold answer the grader fails.
 """
 
 import re
@@ -74,8 +73,7 @@ def _check_nesting(text: str) -> str | None:
 
 
 def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
-    """Return the bracketed group, else the number or letters or the character, at the start of a
-    text."""
+    """Return the bracketed group, number, letters or character at the start of a text."""
     depth = 0
     for length, character in enumerate(text, 1):
         depth += (character in opening) - (character in closing)
@@ -85,8 +83,7 @@ def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
 
 
 def _find_too_large(text: str) -> str | None:
-    """Powers, factorials, binomials and sums whose value or length explodes. Nested powers multiply
-    their exponents."""
+    """Name a power, factorial, binomial or sum that explodes; nested powers multiply exponents."""
     exponents: dict[int, float] = {}
     for match in re.finditer(r"[\^!]", text):
         index = match.start()

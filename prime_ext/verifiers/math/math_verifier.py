@@ -47,7 +47,7 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
         return "correct", "same text"
     if len(answer) > 4 * MAX_CHARACTERS:
         return "wrong", f"too complex: {len(answer)} characters"
-    found: bool | None = False
+    any_equal: bool | None = False
     for number, (wanted, given) in enumerate(list_readings(gold, answer)):
         if not given:
             return "wrong", "an empty answer"
@@ -69,8 +69,8 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
                 "correct",
                 "equal numbers" if left is not None and right is not None else "equal by rules",
             )
-        found = None if equal is None else found
-    return ("open", "left to algebra") if found is None else ("wrong", "different by rules")
+        any_equal = None if equal is None else any_equal
+    return ("open", "left to algebra") if any_equal is None else ("wrong", "different by rules")
 
 
 class MathVerifier:
@@ -117,11 +117,10 @@ class MathVerifier:
     def _start(
         self, text: str, gold: str, extraction: str | None = "boxed", prompt: str | None = None
     ) -> "Future[Verdict]":
-        """Decide by rules or ask a worker. An answer on which it fails, although it can compare 0,
-        is too complex."""
+        """Decide by rules or a worker; an answer that fails there is too complex if 0 does not."""
         started = time.perf_counter()
         decided = Future[Verdict]()
-        found = extract(text, extraction) if extraction is not None else Extraction(text, "")
+        extracted = extract(text, extraction) if extraction is not None else Extraction(text, "")
 
         def settle(outcome: str, reason: str) -> None:
             if not decided.set_running_or_notify_cancel():
@@ -132,7 +131,7 @@ class MathVerifier:
                     and prompt is not None
                     and not reason.startswith("same text")
                 ):
-                    restated = restatement(found.answer or "", gold, prompt)
+                    restated = restatement(extracted.answer or "", gold, prompt)
                     if restated is not None:
                         outcome = "wrong"
                         reason = f"restates the problem: {restated[:60]}"
@@ -141,7 +140,7 @@ class MathVerifier:
                 score = _SCORES.get(kind)
                 decided.set_result(
                     Verdict(
-                        kind, score, found.answer, seconds, reason, grader_failure=score is None
+                        kind, score, extracted.answer, seconds, reason, grader_failure=score is None
                     )
                 )
             except Exception as error:
@@ -163,10 +162,12 @@ class MathVerifier:
             )
 
         outcome, reason = (
-            ("no_answer", found.rule) if found.answer is None else decide(gold, found.answer)
+            ("no_answer", extracted.rule)
+            if extracted.answer is None
+            else decide(gold, extracted.answer)
         )
         if outcome == "open":
-            ask(found.answer or "", settle_or_blame)
+            ask(extracted.answer or "", settle_or_blame)
         else:
             settle(outcome, reason)
         return decided

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One surface form for an answer, in linear time and without understanding it:
-docs/reference/verifier_rules.md."""
+"""Purely textual normalization of answers in linear time: docs/reference/verifier_rules.md."""
 
 import re
 import unicodedata
@@ -230,19 +229,18 @@ _POWER = re.compile(
 
 
 def list_readings(gold: str, answer: str) -> list[tuple[str, str]]:
-    """Normalize both answers, once for each meaning that their commas may have, the likeliest
-    first.
+    """Normalize both answers once for each meaning that their commas may have, the likeliest first.
 
     ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both
     are decimal commas where semicolons separate members.
     """
-    found = [(normalize(gold), normalize(answer))]
+    pairs = [(normalize(gold), normalize(answer))]
     if _COMMA_THOUSANDS.search(gold) or _COMMA_THOUSANDS.search(answer):
-        found.append((normalize(gold, thousands=False), normalize(answer, thousands=False)))
+        pairs.append((normalize(gold, thousands=False), normalize(answer, thousands=False)))
     decimal = _DECIMAL_COMMA.sub(_decimal_point, gold), _DECIMAL_COMMA.sub(_decimal_point, answer)
     if decimal != (gold, answer) and ("," not in decimal[0] + decimal[1]):
-        found.append((normalize(decimal[0]), normalize(decimal[1])))
-    return found
+        pairs.append((normalize(decimal[0]), normalize(decimal[1])))
+    return pairs
 
 
 def _text(match: re.Match[str]) -> str:
@@ -283,7 +281,7 @@ def _word(match: re.Match[str]) -> str:
 
 
 def _choices(match: re.Match[str]) -> str:
-    """``{}_8C_3`` and ``C_{n+1}^2``; not ``C_1^2``, the square of a constant."""
+    """Rewrite ``{}_8C_3`` and ``C_{n+1}^2``; not ``C_1^2``, the square of a constant."""
     upper, lower, of, chosen = match.groups()
     if (
         of
@@ -295,8 +293,7 @@ def _choices(match: re.Match[str]) -> str:
 
 
 def _drop_parameter(text: str) -> str:
-    r"""Leave ``k\in\mathbb{Z}`` out and name the integer ``k``: the letter alone says that it is
-    any integer."""
+    r"""Drop ``k\in\mathbb{Z}`` and name the integer ``k``: that letter alone means any integer."""
     match = _FAMILY.match(text) or _PARAMETER.search(text)
     if match is None:
         return text
@@ -304,7 +301,7 @@ def _drop_parameter(text: str) -> str:
     text = match.group(1) if match.re is _FAMILY else text[: match.start()]
     if "k" in _LETTER.findall(text) or "constant" in match.group():
         return text
-    return _LETTER.sub(lambda found: "k" if found.group() == letter else found.group(), text)
+    return _LETTER.sub(lambda token: "k" if token.group() == letter else token.group(), text)
 
 
 def _synonym(match: re.Match[str]) -> str:
@@ -340,8 +337,7 @@ def _decimal_point(match: re.Match[str]) -> str:
 
 
 def _tighten(part: str) -> str:
-    """Brace scripts and drop spaces, except between a command and a letter and between two
-    numbers."""
+    """Brace scripts; drop spaces but those between command and letter or between two numbers."""
     part = _SCRIPT.sub(r"\1{\2}", _POWER_IN_BRACKETS.sub(r"^{\1}", part))
     return _TIGHT.sub(
         lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part
@@ -361,8 +357,7 @@ def _signs(text: str) -> str:
 
 
 def unify_notation(text: str) -> str:
-    """Any text, also a prompt, with signs and synonyms in one form, without commands for space and
-    size."""
+    """Unify signs and synonyms in any text, also a prompt; drop commands for space and size."""
     text = _SIZE.sub(" ", _SPACING.sub(" ", _STAR.sub(r"\1}", _signs(text))))
     if "\\math" in text or "\\vec" in text or "\\hat" in text:
         text = _BASIS.sub(r"\\vec{\1\2\3}", _BLACKBOARD.sub(r"\\mathbb{\1\2}", text))
@@ -402,8 +397,7 @@ def _rewrite_rare(text: str) -> str:
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:
-    """Return the surface form of an answer, not of a response; ``thousands``: ``1,000`` is a
-    number, not a list."""
+    """Normalize an extracted answer; ``thousands``: ``1,000`` is a number, not a list."""
 
     def words_and_numbers(part: str) -> str:
         part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain numbers, read exactly. No floats, no ``eval``; up to :data:`MAX_DIGITS` digits, exponents
-of ten up to 999."""
+"""Plain numbers up to :data:`MAX_DIGITS` characters, read exactly, without floats or ``eval``."""
 
 import re
 from dataclasses import dataclass
@@ -24,9 +23,8 @@ class PlainNumber:
     """A rational number as it was written."""
 
     value: Fraction
-    places: int = (
-        0  # digits after the point of a plain decimal with at least two significant digits
-    )
+    # digits after the point of a plain decimal with at least two significant digits
+    places: int = 0
 
     @property
     def terminates(self) -> bool:
@@ -34,8 +32,7 @@ class PlainNumber:
         return pow(10, self.value.denominator.bit_length(), self.value.denominator) == 0
 
     def rounds_to(self, decimal: "PlainNumber") -> bool:
-        """Return whether ``decimal`` has places, and this number, which must not lie half way,
-        rounds to it."""
+        """Return whether this number rounds to a decimal with places; half way does not count."""
         return decimal.places > 0 and abs(self.value - decimal.value) * 2 * 10**decimal.places < 1
 
 
@@ -44,7 +41,7 @@ def read_number(text: str) -> PlainNumber | None:
 
     Integers, decimals (also repeating ones, ``0.1\\overline{6}``), fractions of such, mixed numbers
     (``2\\frac{1}{3}``, only if the fraction is proper, else it is a product), scientific notation
-    (``4\\cdot10^{5}``, ``4e5``).
+    (``4\\cdot10^{5}``, ``4e5``) with exponents up to 999.
     """
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_DIGITS and text.isascii() else None
     if match is None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Detection of right answers that only repeat the problem: ``\boxed{2+3*4}`` for the prompt
-"Compute ``2+3*4``".
+r"""Detection of right answers that repeat the problem: ``\boxed{2+3*4}`` for "Compute ``2+3*4``".
 
-What counts: docs/reference/verifier_rules.md.
+Rules: docs/reference/verifier_rules.md.
 """
 
 import math
@@ -23,8 +22,7 @@ _SPACES = re.compile(
 
 
 def restatement(answer: str, gold: str, prompt: str) -> str | None:
-    """Return the expression that restates the problem, None without one. The answer is right, so
-    not too complex."""
+    """Return the expression that restates the problem, or None; the answer must be a right one."""
     wanted = set(_texts(gold))
     asked = _strip_notation(prompt)
     for text in _texts(answer):
@@ -50,8 +48,7 @@ def _texts(answer: str) -> Iterator[str]:
 
 
 def expressions(node: Node) -> Iterator[str]:
-    """Yield the expressions of an answer: of a list those of its members, and equations and
-    relations as a whole."""
+    """Yield an answer's expressions: of a list its members', equations and relations as a whole."""
     if isinstance(node, Leaf):
         yield node.text
     elif isinstance(node, Group):

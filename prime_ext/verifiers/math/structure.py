@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of normalized answers: numbers, words, lists, tuples, sets, intervals, unions, matrices,
-equations.
+"""Trees of normalized answers: numbers, words, lists, sets, intervals, matrices, equations.
 
-What each form means: docs/reference/verifier_rules.md.
+All forms and their meanings: docs/reference/verifier_rules.md.
 """
 
 import re
@@ -103,11 +102,11 @@ class Words:
 
 @dataclass(frozen=True)
 class Group:
-    """Several answers: list, tuple, interval (from inequalities), set, union, ratio, matrix,
-    congruence with modulus.
+    """Several answers: list, tuple, interval, set, union, ratio, matrix, congruence with modulus.
 
-    ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a
-    matrix; ``name`` and ``relation`` are the variable and the whole of an inequality.
+    Intervals come from inequalities. ``left`` and ``right`` are the brackets of tuples and
+    intervals; ``columns`` is the width of a matrix; ``name`` and ``relation`` are the variable and
+    the whole of an inequality.
     """
 
     kind: str
@@ -139,26 +138,24 @@ Node = Leaf | Words | Group | Equation | Relation
 
 
 def split(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
-    """Split at separators outside of all brackets. Return the parts and the separators between
-    them."""
+    """Split at separators outside of all brackets; return the parts and these separators."""
     if not any(separator in text for separator in separators):
         return [text.strip()], []
     parts = [""]
-    found = []
+    between = []
     depth = 0
     for token in _TOKEN.findall(text):
         depth += _OPEN.get(token, 0)
         if depth <= 0 and token in separators:
             parts.append("")
-            found.append(token)
+            between.append(token)
         else:
             parts[-1] += token
-    return [part.strip() for part in parts], found
+    return [part.strip() for part in parts], between
 
 
 def _unwrap(text: str) -> tuple[str, str, str]:
-    """Return the left bracket, what is inside, and the right one; no brackets if they do not go
-    round all of it."""
+    """Return left bracket, inside and right bracket; no brackets unless they enclose it all."""
     whole = text.startswith(("(", "[", "{", "\\{")) and text.endswith((")", "]", "}"))
     tokens = _TOKEN.findall(text) if whole else []
     depths = list(accumulate(_OPEN.get(token, 0) for token in tokens))
@@ -168,8 +165,7 @@ def _unwrap(text: str) -> tuple[str, str, str]:
 
 
 def read_answer(text: str) -> Node:
-    """Read a normalized answer. Its nesting must be within the limits of complexity, for this is
-    recursive."""
+    """Read a normalized answer recursively: its nesting must be within the limits of complexity."""
     text = _strip(text)
     if _MONTH.search(text):
         return Words(" ".join(re.findall(r"[a-z]+|[0-9]+", text.replace("\\text", "").lower())))
@@ -210,8 +206,7 @@ def _read_pieces(content: str) -> Group | None:
 
 
 def read_names(node: "Node") -> "dict[str, Node]":
-    """Return the values of a list of equations ``x=1,y=2`` by name; nothing if it is another
-    list."""
+    """Return the values of a list of equations ``x=1,y=2`` by name; {} for any other answer."""
     if not (isinstance(node, Group) and node.kind == "list"):
         return {}
     values = {
@@ -223,8 +218,7 @@ def read_names(node: "Node") -> "dict[str, Node]":
 
 
 def _solution(node: "Node") -> "Node":
-    """``x=1,y=2`` as one of several solutions: the pair of its values, in the order of the
-    names."""
+    """Turn the solution ``x=1,y=2`` into the pair of its values, in the order of the names."""
     values = read_names(node)
     return (
         Group("tuple", tuple(values[name] for name in sorted(values)), "(", ")") if values else node
@@ -232,7 +226,7 @@ def _solution(node: "Node") -> "Node":
 
 
 def _intersection(items: Iterable["Node"]) -> "Node | None":
-    """``x>1,x\\le3`` is an interval, and ``x\\in\\mathbb{R},x\\ne2`` is its second part."""
+    """Join ``x>1,x\\le3`` to an interval; of ``x\\in\\mathbb{R},x\\ne2`` return the second part."""
     parts = [item for item in items if item != REALS]
     if len(parts) == 1 and isinstance(parts[0], Relation | Group):
         return parts[0]
@@ -282,20 +276,20 @@ def _read_one(text: str) -> Node:
             )
         words = re.sub(r"[^a-z0-9]+", " ", " ".join(_TEXT.findall(text)).lower()).strip()
         return Leaf(_TEXT.findall(text)[0].strip()) if len(words) == 1 else Words(words)
-    parts, found = split(text, frozenset(["\\cup"]))
-    if found:
+    parts, separators = split(text, frozenset(["\\cup"]))
+    if separators:
         return Group("union", tuple(read_answer(part) for part in parts))
-    parts, found = split(text, frozenset(["\\cap"]))
-    if found and (common := _intersection(tuple(read_answer(part) for part in parts))):
+    parts, separators = split(text, frozenset(["\\cap"]))
+    if separators and (common := _intersection(tuple(read_answer(part) for part in parts))):
         return common
     if congruence := _CONGRUENCE.fullmatch(text):
         residue, modulus = congruence.groups()
         if modulus.isdigit() and int(modulus) and re.fullmatch(r"-?\d{1,40}", residue):
             residue = str(int(residue) % int(modulus))
         return Group("congruence", (read_answer(residue), _leaf(modulus)))
-    parts, found = split(text, _RELATIONS)
-    if found:
-        return _read_relation(text, parts, found)
+    parts, separators = split(text, _RELATIONS)
+    if separators:
+        return _read_relation(text, parts, separators)
     scaled = _SCALED.fullmatch(text)
     matrix = _MATRIX.fullmatch(scaled.group(2) if scaled else text)
     if matrix is not None and "\\begin" not in matrix.group(2):
@@ -319,15 +313,14 @@ def _read_one(text: str) -> Node:
     if 0 < signs <= 2 and "\\mp" not in text:
         both = _flatten(read_answer(text.replace("\\pm", sign, 1).lstrip("+")) for sign in "+-")
         return Group("list", both, name="\\pm")
-    parts, found = split(text, frozenset(":"))
-    if found and all(parts) and "\\text" not in text:
+    parts, separators = split(text, frozenset(":"))
+    if separators and all(parts) and "\\text" not in text:
         return _read_ratio([_leaf(part) for part in parts])
     return _leaf(text)
 
 
 def _read_ratio(terms: list[Leaf]) -> Node:
-    """Divide by the last term, so that proportional ratios are the same and one of two terms is a
-    fraction."""
+    """Divide by the last term: proportional ratios become equal, those of two terms fractions."""
     values = [term.number.value for term in terms if term.number]
     if len(values) < len(terms) or values[-1] == 0:
         return Group("ratio", tuple(terms))
@@ -443,14 +436,14 @@ def _read_interval(relation: Relation) -> Group | None:
 def _leaf(text: str) -> Leaf:
     text = _strip(text).removeprefix("+")
     angle = text.endswith("\\text{degrees}") and TRIGONOMETRIC.search(text)
-    found = None if angle or text.startswith("\\text") else _UNIT.search(text, 1)
+    unit_match = None if angle or text.startswith("\\text") else _UNIT.search(text, 1)
     unit = None
     scale = 1
-    if found and not text[: found.start()].isalpha():
-        words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(found.group())).lower())
+    if unit_match and not text[: unit_match.start()].isalpha():
+        words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(unit_match.group())).lower())
         if len(words) <= 5 and not _NOT_UNITS & set(words):
-            unit = found.group()
-            text = text[: found.start()]
+            unit = unit_match.group()
+            text = text[: unit_match.start()]
             if words[:1] == ["factorial"]:
                 text = f"({text})!"
                 unit = None

@@ -46,7 +46,7 @@ _STEPPED = (sympy.floor, sympy.ceiling, sympy.Mod, sympy.Abs, sympy.Max, sympy.M
 _WIDE_SCALES = (2, 2, 2, 5, 5, 5, 11, 11, 11, 31, 31, 31, 101, 101, 101, 101)
 _CLEAR_CACHE_EVERY = 200
 
-# Said once per process although the time limits are off on purpose.
+# It warns once per process, although the time limits are off on purpose.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
@@ -81,8 +81,7 @@ class Unparsable(Exception):
 
 
 def _latex(text: str) -> str:
-    """Rewrite what the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is
-    one symbol."""
+    """Rewrite what the grammar misreads: products ``2(3)`` and ``x(y+1)``, names as one symbol."""
     if "\\text{degrees}" in text:
         text = text.replace("\\text{degrees}", "^{\\circ}" if TRIGONOMETRIC.search(text) else "")
     text = _CALL.sub(r"\\text{\1 at \2}", text)
@@ -91,8 +90,7 @@ def _latex(text: str) -> str:
 
 
 def _name_variable(match: re.Match[str]) -> str:
-    """Letters with subscripts, primes or accents, and commands without a meaning, as math-verify's
-    ``\\variable{}``."""
+    """Write names (``x_1``, ``x'``, ``\\vec{x}``, unknown commands) as ``\\variable{}``."""
     command, power = match.groups(default="")
     name = match.group().removesuffix("^")
     if command in _MEANINGS and name != "\\pi":
@@ -117,27 +115,25 @@ class _Reader(_Latex2Sympy):
         self._mode = mode
 
     def create_parser(self, latex_str: str) -> Any:
-        """Set ANTLR's mode: SLL fails on some input that LL accepts, but what it reads it reads
-        alike."""
+        """Set ANTLR's mode: SLL fails on some input of LL, but reads all other input the same."""
         parser = super().create_parser(latex_str)
         parser._interp.predictionMode = self._mode
         return parser
 
     def parse(self, text: str) -> Any:
-        """Read one expression as such: the grammar's entry rule, which tells sets from it, looks
-        ahead through all."""
+        """Read an expression without the entry rule, which looks ahead to its end for sets."""
         if not _SET_OR_RELATION.search(text):
             parser = self.create_parser(text)
             try:
                 expression = parser.expr()
                 if parser.getTokenStream().LA(1) == Token.EOF:
                     return self.convert_expr(expression)
-            except Exception:  # the entry rule says the same, or reads more
+            except Exception:  # the entry rule raises the same, or reads more
                 pass
         return super().parse(text)
 
     def convert_func(self, func: Any) -> Any:
-        """Odd roots of negative numbers are real; the base class takes the principal root."""
+        """Make odd roots of negative numbers real; the base class takes the principal root."""
         base, degree = (
             self.convert_expr(part) if part else sympy.S.One for part in (func.base, func.root)
         )
@@ -149,8 +145,7 @@ class _Reader(_Latex2Sympy):
         )
 
     def parse_number(self, text: str) -> sympy.Rational:
-        """Read a number exactly. The base class hands it to sympify, which evaluates Python,
-        slowly, to a float."""
+        """Read a number exactly, not by sympify, which evaluates Python, slowly, to a float."""
         return sympy.Rational(Fraction(text.replace(",", "")))
 
 
@@ -177,8 +172,7 @@ def parse(text: str) -> Any:
 
 
 def warm_up() -> None:
-    """Let the parser build its tables and sympy its lazy imports, which takes the first expressions
-    a second."""
+    """Load the parser's tables and sympy's lazy imports, which takes a second once."""
     for text in (
         r"\frac{\sqrt{3}+1}{2} x^{2}-2x+1 2\pi r (x+1)(x-y) e^{-x}\ln2 \sin^{2}x -n!+a_{1}".split()
     ):
@@ -186,8 +180,7 @@ def warm_up() -> None:
 
 
 def judge(gold: str, answer: str) -> tuple[str, str]:
-    """Return ``correct``, ``wrong`` or ``error`` (gold answer unreadable) and the reason, for
-    answers as extracted."""
+    """Return ``correct``, ``wrong`` or ``error`` (unreadable gold) and why, of answers as given."""
     if next(_calls) % _CLEAR_CACHE_EVERY == 0:
         parse.cache_clear()
         clear_cache()
@@ -207,15 +200,13 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
 
 
 def leaf(gold: Node, answer: Node) -> bool:
-    """Compare leaves and always decide. Raises Unparsable: the gold answer is not understood and
-    decides nothing."""
+    """Compare leaves and always decide. Raises Unparsable: the gold answer is not understood."""
     try:
         wanted, links = _parse_node(gold)
     except Unparsable:
         if isinstance(gold, Leaf):
             raise
-        # A tuple, or an equation of a quantity that algebra does not know: the prediction is of
-        # another kind.
+        # A tuple, or an equation of an unknown quantity: the prediction is of another kind.
         return False
     try:
         given, other_links = _parse_node(answer)
@@ -234,8 +225,7 @@ def leaf(gold: Node, answer: Node) -> bool:
 
 
 def _parse_node(node: Node) -> tuple[Any, list[_Link]]:
-    """Return what sympy compares, and the links that a chain consists of; of an equation only the
-    last."""
+    """Return what sympy compares, and the links of a chain; of an equation only the last one."""
     if isinstance(node, Leaf) and node.number:
         return sympy.Rational(node.number.value), []
     chain = node.relation if isinstance(node, Group) else node
@@ -306,16 +296,15 @@ def _points(*sides: Any) -> list[dict[sympy.Symbol, sympy.Expr]]:
 def _value(
     expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: int = PRECISION
 ) -> Any:
-    """Return the real and imaginary part of the value, None if it is infinite, undefined or not a
-    number."""
+    """Return the value's real and imaginary part, None if infinite, undefined or not a number."""
     value = expression.evalf(precision, subs=point, maxn=10 * precision)
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         return None
     parts = value.as_real_imag()
     if not all(part.is_Number for part in parts):
         return None
-    # A float of one bit is what evalf makes of a zero that it cannot tell from a small number, as
-    # in \\cos 90^\\circ.
+    # evalf returns a float of one bit for a zero that it cannot tell from a small number, as in
+    # \\cos 90^\\circ.
     return tuple(sympy.S.Zero if getattr(part, "_prec", 0) == 1 else part for part in parts)
 
 
@@ -326,10 +315,10 @@ def _is_close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
 
 
 def _compare_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) -> bool | None:
-    """Compare two values, None if both are undefined. Large ones also to their unit digit: 2^100-2
-    is not 2^100-3.
+    """Compare two values; None if both are undefined.
 
-    Raises OverflowError: they agree as far as looked at, but are too large to look further.
+    Large ones are compared to their unit digit: 2^100-2 is not 2^100-3. Raises OverflowError: they
+    agree as far as looked at, but are too large to look further.
     """
     left = _value(wanted, point)
     right = _value(given, point)
@@ -348,7 +337,7 @@ def _compare_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) 
 
 
 def _take_real_roots(side: Any) -> Any:
-    """Odd roots of real numbers are real."""
+    """Replace the odd roots of real numbers by the real ones."""
     odd = [
         power
         for power in side.atoms(sympy.Pow)
@@ -414,8 +403,7 @@ def _expressions_equal(wanted: Any, given: Any) -> bool:
 
 
 def _is_solvable(side: Any) -> bool:
-    """Return whether sympy solves it fast, if an inequality: few absolute values, small powers,
-    nothing else."""
+    """Return whether sympy is fast: an inequality has few absolute values and small powers only."""
     small = all(
         power.exp.is_Integer and abs(power.exp) < 9
         for power in side.atoms(sympy.Pow)
@@ -431,8 +419,7 @@ def _is_solvable(side: Any) -> bool:
 
 
 def _rounds(given: Any, decimal: PlainNumber) -> bool:
-    """Return whether an exact expression without a finite decimal form (12 places) rounds to a gold
-    decimal."""
+    """Return whether an exact value that needs over 12 places rounds to a gold decimal."""
     value = _value(given, {}) if isinstance(given, sympy.Expr) and not given.free_symbols else None
     if value is None or value[1] != 0:
         return False
@@ -453,11 +440,11 @@ _RELATIONS = {
 
 
 def _chains_equal(wanted: list[_Link], given: list[_Link]) -> bool:
-    found = [[_links_equal(link, other) for other in given] for link in wanted]
+    matches = [[_links_equal(link, other) for other in given] for link in wanted]
     return (
         len(wanted) == len(given)
-        and all(map(any, found))
-        and all(map(any, zip(*found, strict=True)))
+        and all(map(any, matches))
+        and all(map(any, zip(*matches, strict=True)))
     )
 
 

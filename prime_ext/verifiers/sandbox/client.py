@@ -96,8 +96,7 @@ def _list_readable_paths() -> list[str]:
 
 
 class ServerProcess(Worker):
-    """A running fork server. ``SandboxUnavailable``: it does not start, or its protections do not
-    suffice."""
+    """A running fork server. Raises ``SandboxUnavailable``: no start, or too little protection."""
 
     def __init__(self, unsafe_no_sandbox: bool) -> None:
         if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
@@ -136,8 +135,7 @@ class ServerProcess(Worker):
             raise
 
     def _examine(self, reason: str) -> Protection:
-        """Wait for the server and try its protections in a first run; ``reason``: why the filter is
-        missing."""
+        """Wait for the server and test its protections; ``reason``: why the filter is missing."""
         hello = self._receive(_START_SECONDS)
         if hello is None:
             raise SandboxUnavailable(
@@ -266,8 +264,7 @@ def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execu
 
 
 class Sandbox(Pool):
-    """Sandbox that runs hostile Python programs, each in a confined process of its own.
-    Thread-safe.
+    """Thread-safe sandbox that runs each hostile Python program in a confined process of its own.
 
     Args:
         limits: limits of a run unless it brings its own.
@@ -316,8 +313,7 @@ class Sandbox(Pool):
 
 
 def find_protection() -> Protection:
-    """Start a server and return its protections. ``SandboxUnavailable``: it does not start at
-    all."""
+    """Start a server and return its protections, or raise ``SandboxUnavailable``."""
     server = ServerProcess(unsafe_no_sandbox=True)
     server.end()
     return server.protection

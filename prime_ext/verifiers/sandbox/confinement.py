@@ -2,8 +2,8 @@
 """Confinement of a forked child before it reads the program.
 
 The order in the child matters: limits, then Landlock, which needs open directories, then the system
-call filter, which forbids all of this. What is the same for all runs, the server gives up before it
-forks.
+call filter, which forbids all of this. The server itself takes on the restrictions that are the
+same for all runs before it forks.
 
 Landlock lets a program read the Python installation and write one directory. It needs no privileges
 and no namespaces; its three system calls go through ctypes because no library in use offers them.
@@ -87,8 +87,7 @@ def landlock_abi() -> int:
 
 
 def _restrict(abi: int, rules: Sequence[tuple[int, int]]) -> None:
-    """Restrict this thread to ``rules`` (``O_PATH`` descriptor, rights below it). NO_NEW_PRIVS must
-    be set."""
+    """Restrict this thread to rules (``O_PATH`` descriptor, rights below); needs NO_NEW_PRIVS."""
     handled = _FILE_RIGHTS[min(abi, 5)]
     attributes = struct.pack(
         "QQQ", handled, _TCP_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= 6 else 0
@@ -113,8 +112,7 @@ def _restrict(abi: int, rules: Sequence[tuple[int, int]]) -> None:
 
 
 class Filter(ctypes.Structure):
-    """A system call filter (:mod:`prime_ext.verifiers.sandbox.system_calls`) as the kernel takes
-    it, laid out once."""
+    """A filter of :mod:`prime_ext.verifiers.sandbox.system_calls`, laid out once for the kernel."""
 
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
@@ -130,11 +128,10 @@ def _lower(kind: int, value: int) -> None:
 
 
 class Confinement:
-    """The confinement of all children of one server, which is weakened here already. ``OSError``:
-    the kernel refused.
+    """Confinement of all children of one server, which loses its own privileges here already.
 
     ``program`` is the system call filter, or empty; ``readable`` are directories and files that
-    programs may read.
+    programs may read. Raises ``OSError``: the kernel refused.
     """
 
     def __init__(self, program: bytes, readable: Sequence[str]) -> None:
@@ -160,8 +157,7 @@ class Confinement:
         self.descriptors = [descriptor for descriptor, _ in self._rules]
 
     def put_on(self, work: str, limits: Limits, parent: int) -> None:
-        """Confine this process for ever; it may write to the directory ``work`` only. ``OSError``:
-        refused."""
+        """Confine this process for ever, writing only to ``work``. Raises ``OSError``: refused."""
         _lower(resource.RLIMIT_AS, limits.memory_bytes)
         _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
         _lower(resource.RLIMIT_FSIZE, limits.output_bytes)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fork server: a single-threaded Python process whose children run one hostile program each,
-one at a time.
+"""Fork server: single-threaded Python whose children run one hostile program each, one at a time.
 
 Forking a trainer with threads and device handles is unsafe, and a new interpreter for every run is
 slow. A child of this server has its modules already imported and costs two or three milliseconds.
@@ -27,8 +26,7 @@ from prime_ext.verifiers.sandbox.runs import Limits
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE = 436
-# How often a run is looked at, and the most threads and files in its working directory that it may
-# have then.
+# How often a run is checked, and the most threads and files in its folder that it may have then.
 _TICK_SECONDS = 0.02
 _MAX_THREADS = 64
 _MAX_FILES = 32
@@ -41,9 +39,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # slower, and random and threading renew their state after each.
 PREWARMED = (
     "abc", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "enum",
-    "functools", "heapq",
-    "io", "itertools", "json", "math", "operator", "re", "string", "time", "traceback", "types",
-    "typing", "numpy",
+    "functools", "heapq", "io", "itertools", "json", "math", "operator", "re", "string", "time",
+    "traceback", "types", "typing", "numpy",
 )  # fmt: skip
 
 
@@ -85,7 +82,7 @@ class Child:
             payload = harness.read_payload()
             gc.enable()
         except BaseException:
-            # The program has not been started: whatever failed, it was the sandbox.
+            # The program has not been started, so the failure is the sandbox's.
             os.write(harness.STDERR, traceback.format_exc(limit=-3).encode())
             os._exit(1)
         try:
@@ -110,8 +107,7 @@ class Child:
         return threads > _MAX_THREADS or len(os.listdir(self.work)) > _MAX_FILES
 
     def watch(self, client: int) -> str | None:
-        """Wait and return why it must be killed, empty when it has ended by itself, None if the
-        client is gone."""
+        """Wait; return why it must be killed, "" if it ended itself, None if the client is gone."""
         started = time.monotonic()
         while True:
             left = started + self.limits.seconds - time.monotonic()

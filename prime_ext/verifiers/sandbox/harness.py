@@ -52,8 +52,7 @@ _OPERATORS = frozenset(
 
 
 def read_payload() -> dict[str, Any]:
-    """Read the payload, report that the sandbox is on, and close the descriptor, so that the
-    program never gets it."""
+    """Read the payload, report that the sandbox is on, and close the payload to the program."""
     size = os.fstat(PAYLOAD).st_size
     payload = marshal.loads(os.pread(PAYLOAD, size, 0))
     os.pwrite(PAYLOAD, STARTED, 0)
@@ -108,8 +107,7 @@ def _join_threads() -> None:
 
 
 def _run_as_script(action: Callable[[], object]) -> None:
-    """Run the action as Python runs a script: wait for threads, run exit functions, print
-    errors."""
+    """Run the action like a script: wait for threads, run exit functions, print errors."""
     code = 0
     # The limit of time bounds the conversion of long numbers.
     sys.set_int_max_str_digits(0)
@@ -140,8 +138,7 @@ def run_call(payload: dict[str, Any]) -> None:
 
 
 def _call(program: str, function: str, arguments: list[Any]) -> Any:
-    """Call one function of the program, or of its class ``Solution``, and return the result as JSON
-    data."""
+    """Call a function of the program or its class ``Solution``; return the result as JSON data."""
     names = _make_module("solution", NAMES)
     _run(program, "solution.py", names)
     holder = names.get("Solution")
@@ -268,8 +265,7 @@ def _guard_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_operators(value: Any) -> None:
-    """Raise TypeError if the value is or contains an object that compares or calculates by the
-    program's rules."""
+    """Raise TypeError if the value is or contains an object with the program's own operators."""
     pending = [value]
     seen = set()
     while pending:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: F401, F403, I001
-"""Names that a solution finds without importing them, as on the judges from which call-based
-problems come.
+"""Names that solutions use without import, as on the judges that call-based problems come from.
 
 Modules under their own names, and the star exports of those that shadow no built-in.
 """

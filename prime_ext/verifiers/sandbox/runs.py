@@ -28,9 +28,8 @@ class Limits:
     # wall time without waiting for a worker; processor time of all threads: two seconds more
     seconds: float = 10.0
     memory_bytes: int = 1 << 30  # address space, including 50 to 150 MB of the interpreter
-    output_bytes: int = (
-        4 << 20
-    )  # of standard output, of standard error and of every file that the program writes
+    # of standard output, of standard error and of every file that the program writes
+    output_bytes: int = 4 << 20
 
     def __post_init__(self) -> None:
         if not (isinstance(self.seconds, int | float) and 0 < self.seconds < math.inf):
@@ -54,9 +53,8 @@ class Execution:
     stderr: str = ""  # the last 4 KB, or the failure of the sandbox
     exit_code: int | None = None  # minus the signal that ended it; None if the sandbox failed
     seconds: float = 0.0  # wall time of the run alone
-    result: bytes = (
-        b""  # report of the harness on calls and tests; the program can write there, too
-    )
+    # report of the harness on calls and tests; the program can write there, too
+    result: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ class Protection:
 
 
 class SandboxUnavailable(RuntimeError):
-    """This machine cannot confine a program well enough, or the server did not start. The message
-    says what to do."""
+    """Programs cannot be confined here, or the server did not start; the message has the remedy."""
 
 
 def failure(reason: str, seconds: float = 0.0) -> Execution:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls that a program may make; everything else, also of future kernels, fails with
-EPERM.
+"""The system calls that a program may make; all others, also of future kernels, fail with EPERM.
 
 Left out on purpose: exec, fork, vfork, kill in every form, sockets, ptrace, mount, bpf, io_uring,
 keyrings, namespaces, memfd_create, userfaultfd, pidfds, process_vm_*, inotify, and changes of a
@@ -23,58 +22,43 @@ _FIONBIO = 0x5421
 _FIONREAD = 0x541B
 _TCGETS = 0x5401
 _TIOCGWINSZ = 0x5413
-_FCNTL_COMMANDS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    1030,
-)  # duplicate, flags, record locks; no F_SETOWN, no F_SETSIG
+# duplicate, flags, record locks; no F_SETOWN, no F_SETSIG
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 1030)
 _AF_UNIX = 1
 _SOCK_TYPE_MASK = 0xF
 
 ALWAYS = (
     # files
     "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "pwritev", "close",
-    "close_range", "lseek",
-    "creat", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access",
-    "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64", "getcwd", "chdir", "fchdir",
-    "unlink",
-    "unlinkat", "rename", "renameat", "renameat2", "ftruncate", "fallocate", "fsync", "fdatasync",
-    "flock", "umask",
-    "dup", "dup2", "dup3", "pipe", "pipe2", "sendfile", "copy_file_range", "fadvise64",
+    "close_range", "lseek", "creat", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs",
+    "fstatfs", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64",
+    "getcwd", "chdir", "fchdir", "unlink", "unlinkat", "rename", "renameat", "renameat2",
+    "ftruncate", "fallocate", "fsync", "fdatasync", "flock", "umask", "dup", "dup2", "dup3", "pipe",
+    "pipe2", "sendfile", "copy_file_range", "fadvise64",
     # waiting
     "select", "pselect6", "poll", "ppoll", "epoll_create", "epoll_create1", "epoll_ctl",
-    "epoll_wait", "epoll_pwait",
-    "eventfd2", "nanosleep", "clock_nanosleep", "pause", "alarm", "setitimer", "getitimer",
+    "epoll_wait", "epoll_pwait", "eventfd2", "nanosleep", "clock_nanosleep", "pause", "alarm",
+    "setitimer", "getitimer",
     # memory
     "brk", "mmap", "munmap", "mremap", "mprotect", "madvise", "mincore", "msync", "membarrier",
     # threads and signals of the process itself
     "futex", "set_robust_list", "get_robust_list", "set_tid_address", "rseq", "sched_yield",
-    "sched_getaffinity",
-    "sched_getparam", "sched_getscheduler", "sched_get_priority_max", "sched_get_priority_min",
-    "getcpu",
-    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait",
-    "rt_sigsuspend",
-    "sigaltstack", "restart_syscall", "exit", "exit_group", "arch_prctl",
+    "sched_getaffinity", "sched_getparam", "sched_getscheduler", "sched_get_priority_max",
+    "sched_get_priority_min", "getcpu", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn",
+    "rt_sigpending", "rt_sigtimedwait", "rt_sigsuspend", "sigaltstack", "restart_syscall", "exit",
+    "exit_group", "arch_prctl",
     # questions
     "getpid", "getppid", "gettid", "getuid", "geteuid", "getgid", "getegid", "getresuid",
-    "getresgid", "getgroups",
-    "getpgid", "getpgrp", "getsid", "getpriority", "getrlimit", "getrusage", "times", "time",
-    "gettimeofday",
-    "clock_gettime", "clock_getres", "uname", "sysinfo", "getrandom", "capget",
+    "getresgid", "getgroups", "getpgid", "getpgrp", "getsid", "getpriority", "getrlimit",
+    "getrusage", "times", "time", "gettimeofday", "clock_gettime", "clock_getres", "uname",
+    "sysinfo", "getrandom", "capget",
     # an established pipe of asyncio
     "shutdown", "getsockname", "getpeername", "getsockopt",
 )  # fmt: skip
 
 
 def build() -> bytes:
-    """Return the filter as BPF. ``ImportError``, ``RuntimeError``: pyseccomp or libseccomp is
-    missing."""
+    """Return the filter as BPF. Raises ImportError, RuntimeError: no pyseccomp, no libseccomp."""
     # In the client, so that no run carries libseccomp.
     import pyseccomp
     from pyseccomp import EQ, MASKED_EQ, Arg

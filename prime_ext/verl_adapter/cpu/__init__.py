@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU mode: everything the released verl needs to train without an accelerator; ``install.py`` puts
-it in place."""
+"""CPU mode: what the released verl needs without an accelerator; ``install.py`` installs it."""
 
 import os
 

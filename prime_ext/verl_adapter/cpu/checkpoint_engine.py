@@ -54,7 +54,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Actor rank 0 sends to all rollout workers, which are numbered."""
+        """Let actor rank 0 send to all rollout workers, which are numbered."""
 
         def arguments(receivers: list[Any]) -> dict[str, list[Any]]:
             n = len(receivers)
@@ -67,7 +67,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         return arguments([None] * actor_wg_world_size), arguments(list(range(rollout_world_size)))
 
     def init_process_group(self, receiver: int | None, address: str, n_receivers: int) -> None:
-        """Receivers connect."""
+        """Connect, if this is a receiver."""
         self._n_receivers = n_receivers
         if receiver is not None:
             self._open(zmq.DEALER, address)
@@ -84,8 +84,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> dict[str, float]:
-        """Send all weights. Every rank walks through them, because gathering a shard takes all
-        ranks."""
+        """Send all weights. Every rank iterates over them: gathering a shard takes all ranks."""
         if not self.is_master:
             for _ in weights:
                 pass

@@ -15,8 +15,7 @@ from verl.workers.engine.fsdp.transformer_impl import (
 
 
 class _CPUEngineMixin(FSDPEngine):
-    """Mixin before an FSDP engine class of verl. ValueError: FSDP1 or ``offload_policy`` is asked
-    for."""
+    """Mixin before verl's FSDP engines. Raises ValueError: FSDP1 or ``offload_policy`` is set."""
 
     def __init__(self, model_config, engine_config, *args, **kwargs) -> None:
         if engine_config.strategy == "fsdp":

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU mode: everything the released verl needs to train without an accelerator, where
-``VERL_PLATFORM=cpu``.
+"""CPU mode, where ``VERL_PLATFORM=cpu``: all that verl needs to train without an accelerator.
 
 The plug-in calls :func:`install` in every process that imports verl (driver, Ray workers, reward
 workers). Public registries of verl are used wherever they exist; :mod:`prime_ext.verl_adapter`
@@ -33,7 +32,7 @@ def _register_replica(module: ModuleType) -> None:
 
 
 _ADAPTER = "prime_ext.verl_adapter.cpu.rollout.TransformersServerAdapter"
-# What offers rollout.name=transformers and the agent loops, on accelerators too, as soon as verl
+# These offer rollout.name=transformers and the agent loops, on accelerators too, as soon as verl
 # imports its rollouts.
 ROLLOUT_HOOKS = {
     "verl.workers.rollout.replica": _register_replica,
@@ -58,9 +57,8 @@ _TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
 
 def install() -> None:
     """Register the CPU platform now, and the rest when verl imports the modules concerned.
-    Idempotent and cheap.
 
-    Raises RuntimeError: verl's workers are already imported.
+    Idempotent and cheap. Raises RuntimeError: verl's workers are already imported.
     """
     # Importing verl loads its plug-ins, and with them, as a rule, CPU mode.
     import verl.plugin.platform  # noqa: F401
@@ -73,8 +71,7 @@ def install() -> None:
             f"CPU mode has to be installed before {too_late[0]} is imported; set VERL_PLATFORM=cpu"
             " before the first `import verl` and let the plug-in prime_ext.plugin load it."
         )
-    # TransferQueue would use 8 threads in every process, and warn at every call where there are
-    # fewer cores.
+    # TransferQueue would use 8 threads in every process, and warn at every call with fewer cores.
     os.environ.setdefault("TQ_NUM_THREADS", "1")
     import prime_ext.verl_adapter.cpu.platform  # noqa: F401  (registers the platform)
 

@@ -10,8 +10,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 
 class CPUDeviceId(str):
-    """A device id that verl can use as a device, ``tensor.to(get_device_id())``, and format as an
-    index, in "cpu:0"."""
+    """Device id for verl to use as a device, ``tensor.to(get_device_id())``, or index ("cpu:0")."""
 
     def __new__(cls) -> "CPUDeviceId":
         return super().__new__(cls, "cpu")
@@ -28,8 +27,7 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _build_device_module() -> types.ModuleType:
-    """Return ``torch.cpu`` plus the members of ``torch.cuda`` that verl calls on a device
-    module."""
+    """Return ``torch.cpu`` plus members of ``torch.cuda`` that verl calls on a device module."""
     module = types.ModuleType("prime_ext.verl_adapter.cpu.device_module")
     actions = ("empty_cache", "ipc_collect", "synchronize", "reset_peak_memory_stats", "set_device")
     sizes = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
@@ -55,8 +53,7 @@ def _build_device_module() -> types.ModuleType:
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """verl platform without an accelerator. Chosen by ``VERL_PLATFORM=cpu`` only, never by
-    detection."""
+    """verl platform without accelerator, chosen by ``VERL_PLATFORM=cpu`` only, never detected."""
 
     device_name = vendor_name = "cpu"
     device_module = _build_device_module()
@@ -83,16 +80,14 @@ class PlatformCPU(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        # Ray sets CUDA_VISIBLE_DEVICES for logical GPUs; a name of our own keeps verl from acting
-        # on it.
+        # Ray sets CUDA_VISIBLE_DEVICES for logical GPUs; our own name keeps verl from using it.
         return "PRIME_EXT_VISIBLE_CPU_SLOTS"
 
     def nvtx_range(self, msg: str) -> AbstractContextManager[None]:
         return nullcontext()
 
     def ray_resource_name(self) -> str:
-        # verl's ResourcePoolManager counts the Ray resources "GPU" and "NPU" only, so CPU mode uses
-        # logical GPUs.
+        # verl's ResourcePoolManager counts only Ray's "GPU" and "NPU": CPU mode has logical GPUs.
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

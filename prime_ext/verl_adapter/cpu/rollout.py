@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rollout.name=transformers: the replica that starts the server and the adapter that sends it the
-weights.
+"""rollout.name=transformers: the replica that starts the server, the adapter that sends weights.
 
 On an accelerator the server shares the training rank's device and keeps its weights there: for
-small models, and where vLLM is not installed."""
+small models, and where vLLM is not installed.
+"""
 
 import os
 from typing import Any
@@ -18,15 +18,13 @@ from prime_ext.verl_adapter.cpu import ROLLOUT_NAME
 from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
 from prime_ext.verl_adapter.cpu.weights import Weights, pack_in_buckets
 
-# The server lives in a process of its own, started by Ray; what it needs from this process's
-# environment.
+# Ray starts the server in a process of its own; this is what it needs of our environment.
 _FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}
 _NAMED = f"rollout.name={ROLLOUT_NAME}"
 
 
 def _node_and_devices(worker: Any) -> tuple[str, dict[str, str]]:
-    """Return, in a training worker, its node and the environment with which a server shares its
-    accelerator."""
+    """Return this training worker's node, and an environment that shares its accelerator."""
     platform = get_platform()
     name = platform.visible_devices_envvar()
     visible = {name: os.environ[name]} if name in os.environ else {}
@@ -41,8 +39,7 @@ def _server_name(replica_rank: int, suffix: str = "") -> str:
 
 
 class TransformersReplica(RolloutReplica):
-    """One rollout server per training rank, on the rank's node. ValueError: it cannot be what is
-    asked for."""
+    """A rollout server per training rank, on its node. Raises ValueError: a wrong setting."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,8 +73,7 @@ class TransformersReplica(RolloutReplica):
 
 
 class TransformersServerAdapter(BaseRollout):
-    """The training rank's side: sends the weights to the server of the replica with the same
-    rank."""
+    """The training rank's side, which sends weights to the server of the replica of its rank."""
 
     def __init__(
         self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1

@@ -30,8 +30,7 @@ from prime_ext.verl_adapter.cpu.weights import WeightLoader
 # float64 makes sampled tokens independent of the batch to the last bit; see
 # prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-# An idle server waits this long for requests that come together, so that they are prefilled
-# together.
+# An idle server waits this long, so that requests that come together are prefilled together.
 _GATHER_SECONDS = 0.005
 # Sampling parameters that mean something only at other values than these.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
@@ -51,10 +50,9 @@ def build_request(
     max_model_len: int,
     seed: int,
 ) -> GenerationRequest:
-    """Translate what verl passes to a rollout server. Lengths are limited as verl's vLLM server
-    limits them.
+    """Translate what verl passes to a rollout server, with the length limits of verl's vLLM server.
 
-    ValueError: the prompt leaves no room, or a sampling parameter is not supported.
+    Raises ValueError: the prompt leaves no room, or a sampling parameter is not supported.
     """
     room = max_model_len - len(prompt_ids)
     if room < 1:
@@ -167,8 +165,7 @@ class TransformersServer:
         request_id: str,
         **more: Any,
     ) -> TokenOutput:
-        """Complete one prompt. While the server is paused or loads weights, the request waits (or
-        is turned away).
+        """Complete one prompt; wait, or turn it away, while the server is paused or loads weights.
 
         ValueError: the request is not supported. RuntimeError: the generation failed, or the
         weights are not complete.
@@ -197,8 +194,7 @@ class TransformersServer:
             self._prompt_counts[prompt] += 1
             future: asyncio.Future[GenerationOutput] = asyncio.get_running_loop().create_future()
             self._futures[self._generator.submit(request)] = future
-            # The weights stay as they are until the request is answered, but others may be there
-            # when this goes on.
+            # The request is answered with these weights, but newer ones may be there afterwards.
             version = self.global_steps
             if self._worker is None:
                 self._worker = asyncio.create_task(self._decode_until_idle())
@@ -222,8 +218,7 @@ class TransformersServer:
             async with self._changed:
                 self._changed.notify_all()
                 if not self._generator.has_work:
-                    # Under the lock that generate() holds, so that its next request starts another
-                    # task.
+                    # Under generate()'s lock, so that its next request starts another task.
                     self._worker = None
                     return
 
@@ -252,8 +247,7 @@ class TransformersServer:
             await self._changed.wait_for(lambda: not self._futures)
 
     async def begin_weight_update(self) -> None:
-        """Hold new requests, let those in flight finish, and make ready for
-        :meth:`receive_weights`."""
+        """Hold new requests, let the others finish, and prepare for :meth:`receive_weights`."""
         self._loader = WeightLoader(self.model)
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"
@@ -264,8 +258,7 @@ class TransformersServer:
         self._loader.load(bucket)
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
-        """Check that all weights arrived, set the version of the weights, and admit requests
-        again."""
+        """Check that all weights arrived, set their version, and admit requests again."""
         assert self._loader is not None, "begin_weight_update comes first"
         self._loader.finish()
         self._weights_problem = None
@@ -274,23 +267,20 @@ class TransformersServer:
         await self.abandon_weight_update()
 
     async def abandon_weight_update(self) -> None:
-        """Admit requests again. If the update had not finished, they fail with a message that says
-        so."""
+        """Admit requests again; after an unfinished update they fail with a message about it."""
         async with self._changed:
             self._loader = None
             self._changed.notify_all()
 
     async def set_global_steps(self, global_steps: int | None) -> None:
-        """Set the version of the weights; None (verl passes it around validation) leaves it as it
-        is."""
+        """Set the weights' version; None, which verl passes around validation, changes nothing."""
         if global_steps is not None:
             self.global_steps = global_steps
 
     async def abort_all_requests(
         self, reset_prefix_cache: bool = True, reject_request: bool = False
     ) -> dict[str, int | list[str]]:
-        """Answer all requests with what they have so far; hold or reject new ones until
-        :meth:`resume_generation`."""
+        """Answer all requests as they are; hold or reject new ones until generation resumes."""
         async with self._changed:
             self._paused = True
             self._rejecting = reject_request
@@ -308,8 +298,7 @@ class TransformersServer:
             self._changed.notify_all()
 
     async def do_nothing(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing where verl manages memory and profiles: keys and values live only as long as
-        their request."""
+        """Do nothing for memory and profiles: keys and values live as long as their request."""
 
     # As verl's vLLM replica does it.
     sleep = wait_for_requests_to_drain

@@ -4,7 +4,7 @@
 verl 0.9.1 distinguishes requests of one prompt by random ids only. These loops pass a seed in the
 sampling parameters, made from the rollout seed, the training step, the dataset row, the prompt, the
 number of the sample within its group, and the turn. A resumed run then draws the same samples,
-whichever server answers and in whatever order.
+whichever server answers and in whatever order. ``rollout.agent.default_agent_loop`` names one.
 """
 
 from collections.abc import Mapping
@@ -39,14 +39,12 @@ class _SeededLoop(AgentLoopBase):
 
 @register("seeded_single_turn_agent")
 class SeededSingleTurnAgentLoop(_SeededLoop, SingleTurnAgentLoop):
-    """verl's single-turn loop with a seed per sample;
-    ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
+    """verl's single-turn loop with a seed per sample, named ``seeded_single_turn_agent``."""
 
 
 @register("seeded_tool_agent")
 class SeededToolAgentLoop(_SeededLoop, BoundedToolAgentLoop):
-    """``bounded_tool_agent`` with a seed per sample and turn;
-    ``default_agent_loop=seeded_tool_agent``."""
+    """``bounded_tool_agent`` with a seed per sample and turn, named ``seeded_tool_agent``."""
 
     async def _handle_generating_state(
         self,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfer of model weights from a trainer to a model in another process, checked by name, shape
-and completeness."""
+"""Transfer of a trainer's weights to another process, with checks of name, shape, completeness."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
@@ -12,8 +11,7 @@ Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Te
 
 
 async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the tensors as safetensors, in parts of at least ``bucket_bytes`` bytes each (the last
-    may be smaller)."""
+    """Yield the tensors as safetensors, in parts of at least ``bucket_bytes`` but for the last."""
     bucket: dict[str, torch.Tensor] = {}
     n_bytes = 0
     async for name, tensor in ensure_async_iterator(weights):
@@ -29,8 +27,7 @@ async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[
 
 
 class WeightLoader:
-    """One update of all weights of a model, in any number of parts. A name may be any alias of a
-    tied weight."""
+    """Update of all weights of a model, in any number of parts, by any alias of a tied weight."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -38,8 +35,7 @@ class WeightLoader:
         self._received: set[int] = set()
 
     def load(self, bucket: bytes) -> None:
-        """Copy the tensors of a bucket into the model. ValueError: a name is unknown. RuntimeError:
-        a shape differs."""
+        """Load a bucket. Raises ValueError for an unknown name, RuntimeError for another shape."""
         tensors = safetensors.torch.load(bucket)
         if unknown := self._model.load_state_dict(tensors, strict=False).unexpected_keys:
             raise ValueError(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.experimental.agent_loop.agent_loop``: turns are joined as for an unknown model where the
-rule of a type fails.
+"""``verl.experimental.agent_loop.agent_loop``: default joining of turns where a rule fails.
 
-verl wants ``<|im_end|>`` of every qwen2; R1's distilled models have none, and all their rollouts
+verl requires ``<|im_end|>`` of every qwen2; R1's distilled models have none, and all their rollouts
 would fail. It also warns for every rollout of a model family without a special rule, Llama among
 them (for_upstream.md).
 """

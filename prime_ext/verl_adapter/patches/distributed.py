@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.utils.distributed`` on a CPU: plain gloo, because torch refuses to hear of one device
-twice.
+"""``verl.utils.distributed`` on a CPU: plain gloo, since torch refuses one device named twice.
 
-verl asks for ``cpu:gloo,<device>:<backend>``. No defect: it has no device ``cpu``.
+verl requests ``cpu:gloo,<device>:<backend>``. No defect: it has no device ``cpu``.
 """
 
 import functools
@@ -11,8 +10,7 @@ from typing import Any
 
 
 def apply(module: Any) -> None:
-    """Replace both functions that open the process group, before other modules of verl copy
-    them."""
+    """Replace both functions that open the process group, before modules of verl copy them."""
     open_group = functools.partial(module.initialize_global_process_group_ray, backend="gloo")
 
     def initialize_global_process_group_ray(

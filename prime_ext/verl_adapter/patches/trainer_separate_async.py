@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.trainer_separate_async``, mended where 0.9.1 breaks:
-docs/explanation/for_upstream.md."""
+"""``verl.trainer.ppo.v1.trainer_separate_async``, mended where 0.9.1 breaks (for_upstream.md)."""
 
 import logging
 import threading
@@ -52,8 +51,7 @@ class SnapshotActorWorker(DetachActorWorker):
 
 
 class _WithoutFlush(logging.LoggerAdapter):
-    """Logger that drops ``flush``: verl 0.9.1 passes it when ``hybrid_engine=false``, which ends
-    the run."""
+    """Logger that drops ``flush``; with ``hybrid_engine=false`` verl 0.9.1 passes it and fails."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
@@ -62,8 +60,7 @@ class _WithoutFlush(logging.LoggerAdapter):
 
 
 def _meet(build: Callable[..., Any], *arguments: Any) -> None:
-    """Join trainers and servers in the group through which weights go; verl would wait for it
-    without end."""
+    """Join trainers and servers in the group for weights; verl would wait for it without end."""
     joined: Future[Any] = Future()
 
     def run() -> None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.workers.engine.fsdp.transformer_impl``: the model is changed before FSDP flattens its
-weights. No defect."""
+"""``verl.workers.engine.fsdp.transformer_impl``: a change of the model before FSDP. No defect."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vllm.model_executor.layers.utils``: vLLM's linear layers on the CPU compute with their own
-weight.
+"""``vllm.model_executor.layers.utils``: linear layers on the CPU compute with their own weight.
 
 vLLM keeps a packed copy of it that no later update would reach. No defect: it does not expect
 weights to change.
@@ -10,8 +9,7 @@ from typing import Any
 
 
 def apply(module: Any) -> None:
-    """Replace ``dispatch_cpu_unquantized_gemm``, which packs the weight. RuntimeError: the module
-    does not have it."""
+    """Replace ``dispatch_cpu_unquantized_gemm``, which packs weights; RuntimeError without it."""
     name = "dispatch_cpu_unquantized_gemm"
     if not hasattr(module, name):
         raise RuntimeError(
