@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare two finished runs problem by problem: is the second checkpoint better, and on which
-problems?
+"""Compare two finished runs problem by problem: which is better, and on which problems.
 
     python -m eval.compare RUN_A RUN_B                    prints the table
     python -m eval.compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
 
 Differences are the second run minus the first. Runs with other problems are never compared; other
-decoding or prompts only if that is asked for, and the reports say so.
+decoding or prompts only if that is asked for, and the reports name them.
 """
 
 import argparse
@@ -47,10 +46,9 @@ def compare(
     """Compare two runs on the tasks that both have.
 
     Returns:
-        For JSON. By name of the ``tasks``: ``title``, ``changes`` (decoding or prompts that differ,
-            in words; only if that was allowed) and ``comparison`` (see
-            :func:`eval.statistics.compare_runs`). ``only_in_one``: run by the
-        name of a task. ``versions``: of packages that differ.
+        For JSON. ``tasks`` by name: ``title``, ``changes`` (in words, decoding or prompts that
+        differ; only if allowed) and ``comparison`` (see :func:`eval.statistics.compare_runs`).
+        ``only_in_one``: run by the name of a task. ``versions``: of packages that differ.
 
     Raises:
         RunError: no task in common, other problems, or another decoding or other prompts where that
@@ -71,8 +69,8 @@ def compare(
             {own: [row["score"] for row in run.problems.get(own, ())] for own in names}
             for run in (first, second)
         ]
-        found = compare_runs(*scores)
-        tasks[name] = {"title": second.entry["title"], "changes": changes, "comparison": found}
+        comparison = compare_runs(*scores)
+        tasks[name] = {"title": second.entry["title"], "changes": changes, "comparison": comparison}
     old = before.results["versions"]
     new = after.results["versions"]
     return {
@@ -126,8 +124,7 @@ def format_difference(value: float) -> str:
 
 
 def _line(title: str, own: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
-    """Return a task's line of the table: difference with its standard error, 95 % interval, scores
-    and counts."""
+    """Return a task's row of the table, with the columns of :data:`HEAD`."""
     if own is None:
         return [title, NONE, NONE, *scores, "0", "0", "0"]
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
@@ -141,8 +138,7 @@ def _line(title: str, own: Mapping[str, Any] | None, scores: Sequence[str]) -> l
 
 
 def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
-    """Return the comparison as a page: what to know before the numbers, and a line of numbers for
-    each task."""
+    """Return the comparison as a page: remarks, then a row of numbers for each task."""
     page = Page("Comparison of two runs")
     for which, run in (("First", before), ("Second", after)):
         page.text(f"{which}: {run.model} ({run.name}).")
@@ -196,11 +192,11 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     runs = (load_run(arguments.before), load_run(arguments.after))
     output = arguments.output
-    found = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
-    text = comparison_page(found, *runs).markdown()
+    comparison = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
+    text = comparison_page(comparison, *runs).markdown()
     print(text)
     if output is not None:
-        write_json(output / "compare.json", found)
+        write_json(output / "compare.json", comparison)
         write_text(output / "compare.md", text)
         print(f"{output / 'compare.json'}\n{output / 'compare.md'}")
     return 0

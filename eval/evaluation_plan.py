@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a run, made before a model is loaded: tasks, problems, decodings, every request with its
-seed."""
+"""Plan of a run, made before a model is loaded: tasks, problems, decodings, seeded requests."""
 
 import argparse
 import hashlib
@@ -19,8 +18,7 @@ from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
 
-# Names for several tasks, by the ability of their rows; without those whose problems are in another
-# one.
+# Names for all tasks with an ability, without tasks whose problems are in another one.
 GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}
 ALL = "all"
 GREEDY = "greedy"
@@ -30,7 +28,7 @@ GREEDY = "greedy"
 class Planned:
     """A task of a run. ``problems`` and ``shown`` are by id, in the order of the source.
 
-    Names are those of the task file; that of a decoding that was changed says so.
+    Names are those of the task file; a decoding that was changed has "changed" in its name.
     """
 
     task: Task
@@ -54,8 +52,7 @@ class Planned:
         return ((problem, sample) for problem in self.problems for sample in range(self.decoding.n))
 
     def derive_seed(self, problem: str, sample: int) -> int:
-        """Return the seed of a response, which depends only on the run's seed, the task, the
-        problem and the sample."""
+        """Return the seed of a response: a hash of the run's seed, task, problem and sample."""
         text = json.dumps([self.seed, self.name, problem, sample])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
@@ -73,8 +70,7 @@ class Planned:
         return Request(key, self.shown[problem], sampling, self.derive_seed(problem, sample))
 
     def identity(self) -> dict[str, Any]:
-        """Return what the responses of the task depend on besides the model and the seed, for
-        JSON."""
+        """Return, for JSON, all that responses depend on except for the model and the seed."""
         golds = [
             [name, problem.gold, dict(problem.fields)] for name, problem in self.problems.items()
         ]
@@ -92,10 +88,7 @@ def _digest(value: Any) -> str:
 
 
 def plan_tasks(options: argparse.Namespace) -> list[Planned]:
-    """Return everything that the options of ``eval.run`` ask for.
-
-    ``RunError`` or ``SourceError`` says what is wrong.
-    """
+    """Plan the tasks that the options of ``eval.run`` name. Raises ``RunError``."""
     # None: the task's own.
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
     shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
@@ -133,20 +126,19 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
-    """Return tasks by name, file and group, each once; ``SourceError`` suggests near names where
-    there is none."""
+    """Return tasks by name, file and group, each once. Raises ``SourceError`` with near names."""
     tasks: dict[str, Task] = {}
     for name in names:
         if name == ALL or name in GROUPS:
             known = map(load_task, task_names())
-            found = [
+            chosen = [
                 one
                 for one in known
                 if not one.overlaps and (name == ALL or one.ability == GROUPS[name])
             ]
         else:
-            found = [load_task(name)]
-        tasks |= {task.name: task for task in found}
+            chosen = [load_task(name)]
+        tasks |= {task.name: task for task in chosen}
     return list(tasks.values())
 
 
@@ -159,11 +151,10 @@ def read_changes(options: argparse.Namespace) -> dict[str, Any]:
 def choose_decoding(
     task: Task, name: str | None, changes: Mapping[str, Any]
 ) -> tuple[str, Decoding]:
-    """Return a decoding of a task (by default its first; ``greedy`` always) with what the command
-    line changes.
+    """Return a decoding of a task with the changes of the command line, and its name.
 
-    Temperature 0 is greedy. ``RunError``: the task has none of that name, or the changes contradict
-    it.
+    By default it is the task's first; ``greedy`` always exists, and temperature 0 is greedy. Raises
+    ``RunError``: the task has none of that name, or the changes contradict it.
     """
     longest = max(known.max_new_tokens for known in task.decoding.values())
     known = {GREEDY: Decoding(max_new_tokens=longest), **task.decoding}
@@ -199,10 +190,9 @@ def choose_decoding(
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
-    """Return the k of pass@k and maj@k that were asked for, else those of the task's metrics, at
-    most ``n``.
+    """Return the k of pass@k and maj@k: those asked for, else the task's, at most ``n``.
 
-    ``RunError``: one that was asked for is above ``n``.
+    Raises ``RunError``: one that was asked for is above ``n``.
     """
     if asked is not None:
         most = max(asked)
@@ -215,5 +205,5 @@ def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> li
     of_task = {
         int(metric.partition("@")[2]) for metric in metrics if metric.startswith(("pass@", "maj@"))
     }
-    # One of one says no more than the mean.
+    # With k = 1 both are the mean score.
     return sorted({min(k, n) for k in of_task} - {1})

@@ -58,8 +58,7 @@ from prime_ext.utils.run_store import Row, RunError, command, run_folder
 from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
 from prime_ext.verifiers.math import STYLES
 
-# What released implicit PRMs (ImplicitPRM, EurusPRM) are scored with, whatever they were trained
-# with.
+# Released implicit PRMs (ImplicitPRM, EurusPRM) are scored with it, whatever their training's.
 DEFAULT_COEFFICIENT = 0.001
 
 
@@ -153,7 +152,7 @@ def parser() -> argparse.ArgumentParser:
 def load_scorer(
     arguments: argparse.Namespace, description: Row
 ) -> ImplicitScorer | ClassifierScorer:
-    """Load the PRM on its device; ``RunError`` says what is wrong."""
+    """Load the PRM on its device. Raises ``RunError``."""
     from transformers import AutoConfig, AutoTokenizer
 
     remote = arguments.trust_remote_code
@@ -188,8 +187,7 @@ def load_scorer(
 
 
 def complete(arguments: argparse.Namespace) -> Row:
-    """Fill in what was not given, from the training's description, and return that; ``RunError``:
-    this cannot work."""
+    """Fill in missing arguments from the PRM's description; return that. Raises ``RunError``."""
     for name in ("batch_tokens", "resamples", "limit", "max_length"):
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
@@ -221,10 +219,10 @@ def complete(arguments: argparse.Namespace) -> Row:
 
 
 def _sample(rows: list[Any], limit: int | None, seed: int) -> list[Any]:
-    """Draw random rows, in their order; all without a limit. Files are often sorted by what is to
-    be measured."""
+    """Draw ``limit`` random rows, in their order; without a limit return all."""
     if limit is None or limit >= len(rows):
         return rows
+    # Files are often sorted by what is measured.
     return [rows[number] for number in sorted(random.Random(seed).sample(range(len(rows)), limit))]
 
 
@@ -247,7 +245,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Evaluate and write everything. ``RunError`` says what is wrong."""
+    """Evaluate and write everything. Raises ``RunError``."""
     description = complete(arguments)
     bench = arguments.task != "best-of-n"
     classifier = arguments.scorer == "classifier"

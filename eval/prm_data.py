@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that a PRM is evaluated on: ProcessBench, PRMBench, and problems with candidate
-responses."""
+"""Data to evaluate PRMs on: ProcessBench, PRMBench, and problems with candidate responses."""
 
 import json
 import re
@@ -57,7 +56,7 @@ class PrmBenchItem:
 
 @dataclass(frozen=True)
 class LabeledProblem:
-    """A problem with its candidates, and whether each is correct, None if nobody knows.
+    """A problem with its candidates, and whether each is correct, None if unknown.
 
     ``answers`` are what each candidate votes for, None if it has no answer.
     """
@@ -69,8 +68,7 @@ class LabeledProblem:
 
 
 def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
-    """Read a split from ``<data>/<split>.json`` (or .jsonl, .parquet), or from the hub if ``data``
-    is not a folder."""
+    """Read ``<data>/<split>.json`` (or .jsonl, .parquet); without such a folder, the hub."""
     if not Path(data).is_dir():
         if data != PROCESSBENCH:
             raise RunError(
@@ -80,16 +78,16 @@ def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
         import datasets
 
         return iter(datasets.load_dataset(PROCESSBENCH, split=split))
-    found = [
+    paths = [
         path
         for suffix in ("json", "jsonl", "parquet")
         if (path := Path(data) / f"{split}.{suffix}").is_file()
     ]
-    if not found:
+    if not paths:
         raise RunError(
             f"{data} has no {split}.json, {split}.jsonl or {split}.parquet; --splits chooses others"
         )
-    return read_rows(found[0])
+    return read_rows(paths[0])
 
 
 def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
@@ -134,11 +132,11 @@ def _prmbench_rows(data: str) -> Iterator[Mapping[str, Any]]:
 
 
 def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
-    """Return the rows of PRMBench, each once, with the numbers before the steps removed, as its
-    authors do.
+    """Return the rows of PRMBench, each once, without the numbers before their steps.
 
-    Numbers of wrong steps beyond the last step say nothing, there as here. ``RunError`` or
-    ``SourceError``: the file does not exist, or a row is not in the format of PRMBench.
+    Its authors remove these numbers too. Numbers of wrong steps beyond the last step have no
+    effect, there as here. Raises ``RunError`` or ``SourceError``: the file does not exist, or a row
+    is not in the format of PRMBench.
     """
     items: dict[str, PrmBenchItem] = {}
     names = ("idx", "classification", "modified_question", "modified_process", "error_steps")
@@ -174,8 +172,7 @@ def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
 
 
 def split_response(text: str, pattern: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the steps of a response as generated, and where they end: at the separators that
-    ``pattern`` matches."""
+    """Return the steps of a response, cut before matches of ``pattern``, and where they end."""
     steps = []
     ends = []
     start = 0
@@ -215,9 +212,9 @@ def read_problems(
     """Read problems with candidates; :mod:`eval.prm` describes the file.
 
     ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and
-    ``separator`` join lists of steps, ``style`` says how answers are found
-    (:mod:`prime_ext.verifiers.math.answer_extraction`). ``RunError`` or ``SourceError``: the file
-    cannot be read, a row does not fit, or only some rows have labels.
+    ``separator`` join lists of steps, and ``style`` is that of the answers
+    (:mod:`prime_ext.verifiers.math.answer_extraction`). Raises ``RunError`` or ``SourceError``: the
+    file cannot be read, a row does not fit, or only some rows have labels.
     """
     problems = []
     for number, row in enumerate(read_rows(path), start=1):

@@ -33,8 +33,7 @@ def compute_interval(values: np.ndarray) -> dict[str, float]:
 
 
 def resample(n: int, resamples: int, seed: int) -> np.ndarray:
-    """Return numbers of ``n`` problems or responses, drawn with replacement: a row for each
-    resample."""
+    """Return indices of ``n`` items, drawn with replacement, one row for each resample."""
     return np.random.default_rng(seed).integers(0, n, (resamples, n))
 
 
@@ -51,8 +50,7 @@ def mean_interval(values: Sequence[float], resamples: int, seed: int) -> dict[st
 
 
 def find_error(scores: StepScores, threshold: float) -> int | None:
-    """Return the first step whose score is below the threshold (strictly), -1 if none is; None
-    without scores."""
+    """Return the first step scored strictly below the threshold, else -1; None without scores."""
     if scores is None:
         return None
     return next((step for step, score in enumerate(scores) if score < threshold), -1)
@@ -66,12 +64,11 @@ def harmonic_mean(first: float, second: float) -> float:
 def score_processbench(
     predictions: Sequence[int | None], labels: Sequence[int]
 ) -> dict[str, float]:
-    """Score predictions of the first wrong step of the responses of one split. A prediction of None
-    is wrong.
+    """Score predictions of the first wrong step for the responses of one split.
 
-    Returns, as fractions, ``error_accuracy`` (erroneous responses whose first wrong step is found
-    exactly), ``correct_accuracy`` (correct responses without a step judged wrong), and ``f1``,
-    their harmonic mean. A class without a response has 0.
+    A prediction of None is wrong. Returns, as fractions, ``error_accuracy`` (erroneous responses
+    whose first wrong step is found exactly), ``correct_accuracy`` (correct responses without a step
+    judged wrong), and ``f1``, their harmonic mean. A class without a response has 0.
     """
     error = [p == y for p, y in zip(predictions, labels, strict=True) if y != -1]
     correct = [p == y for p, y in zip(predictions, labels, strict=True) if y == -1]
@@ -84,24 +81,23 @@ def score_processbench(
 
 
 def _descents(scores: StepScores) -> list[tuple[float, int]]:
-    """Return the steps that are lower than all before them: only these can be the first below a
-    threshold."""
-    found = []
+    """Return score and number of the steps that have a lower score than all before them."""
+    # Only these steps can be the first below a threshold.
+    descents = []
     lowest = math.inf
     for step, score in enumerate(scores or []):
         if score < lowest:
-            found.append((score, step))
+            descents.append((score, step))
             lowest = score
-    return found
+    return descents
 
 
 def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[float, float]:
-    """Return the threshold with the best F1 on these responses, and that F1. ValueError: no
-    response has a score.
+    """Return the threshold with the best F1 on these responses, and that F1.
 
     All thresholds are tried, not a grid: the predictions change only where the threshold passes a
     score that is lower than all before it in its response. The threshold is the middle of the best
-    interval, the lowest one of equals.
+    interval, the lowest one of equals. Raises ValueError: no response has a score.
     """
     events = sorted(
         (value, row, step) for row, own in enumerate(scores) for value, step in _descents(own)
@@ -132,8 +128,7 @@ def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[
 def resample_f1(
     predictions: Sequence[int | None], labels: Sequence[int], resamples: int, seed: int
 ) -> np.ndarray:
-    """Return F1 of every resample of the responses, with the predictions (and so the threshold)
-    held fixed."""
+    """Return F1 of every resample of the responses; predictions and threshold stay fixed."""
     erroneous = np.array(labels) != -1
     right = np.array([p == y for p, y in zip(predictions, labels, strict=True)])
     rows = resample(len(right), resamples, seed)
@@ -149,8 +144,7 @@ def resample_f1(
 def count_steps(
     scores: Sequence[float], right: Sequence[bool], threshold: float
 ) -> tuple[int, int, int, int]:
-    """Count right steps judged right and judged wrong, and wrong steps judged right and judged
-    wrong.
+    """Count right steps judged right and wrong, then wrong steps judged right and wrong.
 
     A step is judged right if its score is above the threshold (strictly), as in the released code.
     """
@@ -161,11 +155,10 @@ def count_steps(
 
 
 def compute_prm_score(count_X4: np.ndarray) -> dict[str, np.ndarray]:
-    """Return ``f1`` of right steps, ``negative_f1`` of wrong steps, and ``prm_score``, their mean,
-    from counts.
+    """Return ``f1`` of right steps, ``negative_f1`` of wrong steps, and ``prm_score``, their mean.
 
-    Where no step is wrong (as in the class multi_solutions), ``prm_score`` is ``f1``, as on the
-    leaderboard.
+    ``count_X4`` has the counts of :func:`count_steps`. Where no step is wrong (as in the class
+    multi_solutions), ``prm_score`` is ``f1``, as on the leaderboard.
     """
     kept_X, missed_X, passed_X, found_X = np.moveaxis(np.asarray(count_X4, dtype=float), -1, 0)
     errors_X = missed_X + passed_X
@@ -197,8 +190,7 @@ def find_best_prm_score(
 
 
 def count_ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[float, int]:
-    """Count pairs of a correct and a wrong response with the correct one ahead (a tie is 1/2), and
-    all such pairs."""
+    """Count pairs with the correct response ahead of the wrong one (1/2 for a tie), and all."""
     right = [score for score, hit in zip(scores, correct, strict=True) if hit]
     wrong = [score for score, hit in zip(scores, correct, strict=True) if not hit]
     return sum((a > b) + 0.5 * (a == b) for a in right for b in wrong), len(right) * len(wrong)
@@ -207,11 +199,10 @@ def count_ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tup
 def pairwise_accuracy(
     counts: Sequence[tuple[float, int]], resamples: int, seed: int
 ) -> dict[str, Any] | None:
-    """Return ``value``, the share of ordered pairs, pooled over problems, with an interval by
-    resampling problems.
+    """Return ``value``, the share of ordered pairs, pooled over problems, with its interval.
 
-    ``counts`` are those of :func:`count_ordered_pairs` by problem, ``pairs`` is their number. None
-    without a pair.
+    ``counts`` are those of :func:`count_ordered_pairs` by problem, ``pairs`` is their number. The
+    interval is that of resampled problems. None without a pair.
     """
     table = np.array([pair for pair in counts if pair[1]], dtype=float)
     if not len(table):
@@ -229,12 +220,11 @@ def pairwise_accuracy(
 
 
 def compute_best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> float:
-    """Return the probability that the highest score of ``draws`` candidates is a correct one's;
-    ties break at random.
+    """Return the probability that the best-scored of ``draws`` candidates is correct.
 
-    The highest of the subset is among the k lowest of the pool with probability C(k, N) / C(n, N);
-    the difference between one score and the next lower one is shared equally by the candidates with
-    that score.
+    Ties break at random. The highest of the subset is among the k lowest of the pool with
+    probability C(k, N) / C(n, N); the difference between one score and the next lower one is shared
+    equally by the candidates with that score.
     """
     array = np.asarray(scores, dtype=float)
     hit = np.asarray(correct, dtype=float)

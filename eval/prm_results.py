@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw step scores to the results of each task of ``eval.prm``, and their reports."""
+"""Results of each task of ``eval.prm`` from raw step scores, and their reports."""
 
 import argparse
 import math
@@ -44,8 +44,7 @@ _MODES = {
         " protocol)"
     ),
 }
-# Dimensions of PRMBench and their classes, as the released data spells them, with the leaderboard's
-# columns.
+# Dimensions of PRMBench, their classes as the data spells them, and the leaderboard's columns.
 DIMENSIONS = {
     "simplicity": {"redundency": "NR", "circular": "NCL"},
     "soundness": {
@@ -71,10 +70,10 @@ SHOWN = {
 def processbench_results(
     arguments: argparse.Namespace, items: Sequence[ProcessBenchItem], raw: Sequence[Row]
 ) -> Results:
-    """Return F1 with the threshold of one split for all (the official protocol), and with each
-    split's own best one.
+    """Return F1 by the official protocol, and with each split's own best threshold.
 
-    ``RunError``: all responses of a split are too long.
+    The protocol has the threshold of one split for all. Raises ``RunError``: all responses of a
+    split are too long.
     """
     how = (arguments.step_score, arguments.coefficient, arguments.reference is not None)
     scores = [step_scores(own, *how) for own in raw]
@@ -93,13 +92,13 @@ def processbench_results(
     thresholds = {"protocol": dict.fromkeys(splits, protocol), "oracle": fitted}
     results: dict[str, Any] = {"task": "processbench", "threshold_split": arguments.threshold_split}
     for mode, threshold_of in thresholds.items():
-        found = {}
+        by_split = {}
         samples = []
         for split, rows in splits.items():
             labels = [items[row].label for row in rows]
             predictions = [find_error(scores[row], threshold_of[split]) for row in rows]
             samples.append(resample_f1(predictions, labels, arguments.resamples, arguments.seed))
-            found[split] = {
+            by_split[split] = {
                 **score_processbench(predictions, labels),
                 "f1_interval": compute_interval(samples[-1]),
                 "threshold": threshold_of[split],
@@ -110,8 +109,8 @@ def processbench_results(
         rng = np.random.default_rng(arguments.seed)
         average = np.mean([rng.permutation(sample) for sample in samples], axis=0)
         results[mode] = {
-            "splits": found,
-            "average_f1": float(np.mean([own["f1"] for own in found.values()])),
+            "splits": by_split,
+            "average_f1": float(np.mean([own["f1"] for own in by_split.values()])),
             "average_f1_interval": compute_interval(average),
         }
     results["protocol"]["threshold"] = protocol
@@ -130,7 +129,7 @@ def prmbench_results(
 ) -> Results:
     """Return PRMScore of each class, the means of the dimensions, and PRMScore of all steps.
 
-    Responses that are too long are left out, as in the released code. ``RunError``: all are.
+    Responses that are too long are left out, as in the released code. Raises ``RunError``: all are.
     """
     how = (arguments.step_score, arguments.coefficient, arguments.reference is not None)
     scores = [step_scores(own, *how) for own in raw]
@@ -209,11 +208,10 @@ def candidate_results(
     raw: Sequence[Row],
     description: Mapping[str, Any],
 ) -> Results:
-    """Return best-of-N of every score, pass@N, maj@N, and how often a correct response is ahead of
-    a wrong one.
+    """Return best-of-N of every score, pass@N, maj@N and pairwise accuracy, if there are labels.
 
-    The lines say which candidate the PRM chooses, and its probability of being right where
-    ``description`` gives one.
+    Each line has ``chosen``, whether the PRM chooses the candidate, and its probability of being
+    right where ``description`` gives one.
     """
     named = response_scores(arguments, raw)
     starts = [0, *np.cumsum([len(problem.responses) for problem in problems])]
@@ -296,8 +294,7 @@ def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
 
 
 def prm_report(results: Mapping[str, Any], short: bool = False) -> str:
-    """Return the results of any of the tasks as Markdown; of candidates ``short`` shows six
-    rows."""
+    """Return the results of any task as Markdown; of candidates ``short`` shows six rows."""
     settings = results["settings"]
     task = results["task"]
     page = Page(TITLES[task])

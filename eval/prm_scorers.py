@@ -30,12 +30,11 @@ OVERLONG = "overlong"
 
 
 class LogProbModel:
-    """A causal language model that returns log-probabilities of given tokens, a chunk of logits at
-    a time.
+    """A causal language model that computes log-probabilities, a chunk of logits at a time.
 
     Models whose logits are not simply hidden states times the output embedding (a bias, a scale, a
-    soft cap) are recognized when they are loaded, and their logits are computed in full;
-    ``chunked`` says which it is.
+    soft cap) are recognized when they are loaded. Their logits are computed in full, and
+    ``chunked`` is False.
     """
 
     def __init__(
@@ -93,8 +92,7 @@ class LogProbModel:
 
 
 class ImplicitScorer:
-    """Log-ratios of a model and its reference, or the model's log-probabilities alone, summed over
-    each step."""
+    """Scorer that sums log-ratios to a reference, or else log-probabilities, over each step."""
 
     def __init__(
         self,
@@ -142,8 +140,7 @@ class ImplicitScorer:
 
 
 class ClassifierScorer:
-    """Probability of the positive class at the end of each step, by a token-classification
-    model."""
+    """Scorer with a token classifier: the positive class's probability at each step's end."""
 
     def __init__(self, model: TokenClassifier):
         self.model = model
@@ -160,8 +157,9 @@ class ClassifierScorer:
 def step_scores(
     result: Row, kind: str, coefficient: float | None, with_reference: bool = True
 ) -> list[float] | None:
-    """Return scores of the steps from a scorer's result: None if it was too long, a classifier's
-    probabilities, or
+    """Return scores of the steps from a scorer's result, None if it was too long.
+
+    Those of a classifier are its probabilities, those of an implicit PRM, by ``kind``:
 
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
     * ``step``: coefficient * sum of q in the step.
@@ -175,8 +173,7 @@ def step_scores(
 
 
 def model_identity(path: str | None) -> Any:
-    """Name of a model; for a local one also size and time of its weights, so that a retrained one
-    is another."""
+    """Name a model; a local one also by size and time of its weights, to notice retraining."""
     if path is None or not Path(path).is_dir():
         return path
     files = sorted(p for p in Path(path).iterdir() if p.suffix in (".safetensors", ".bin"))
@@ -196,11 +193,11 @@ def score_all(
     path: Path,
     batch_tokens: int,
 ) -> list[Row]:
-    """Return results of all rows, in order; missing ones are computed and kept in the file, long
-    ones first.
+    """Return results of all rows, in order; compute missing ones and keep them in the file.
 
-    A response longer than the scorer's limit has the result ``{"overlong": its tokens}``. A batch
-    has at most ``batch_tokens`` padded tokens, and at least one response.
+    Long ones come first. A response longer than the scorer's limit has the result
+    ``{"overlong": its tokens}``. A batch has at most ``batch_tokens`` padded tokens, and at least
+    one response.
     """
     keys = list(map(_key, rows))
     lines = LineFile(path, itemgetter("key"), ("key", "result"))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts for a model: a task's prompt with another system message, worked examples, or as plain
-text.
+"""A task's prompt for a model: with another system message, worked examples, or as plain text.
 
 The few-shot file is described in docs/reference/evaluation.md. In a chat every example is a message
 of the user, by the task's prompt, and one of the assistant.
@@ -37,8 +36,7 @@ def _shape(text: str) -> str:
 
 @dataclass(frozen=True)
 class FewShot:
-    """Worked examples; ``separator`` is between plain texts, and a response ends at one of
-    ``stop``."""
+    """Worked examples; ``separator`` joins plain texts, and a response ends at one of ``stop``."""
 
     __pydantic_config__ = STRICT
 
@@ -99,14 +97,14 @@ def show(
 
 
 def read_few_shot(path: Path) -> FewShot:
-    """Read a few-shot file. ``RunError`` says what is wrong."""
+    """Read a few-shot file. Raises ``RunError``."""
     where = f"--few-shot {path}"
     try:
-        found = read(FewShot, yaml.safe_load(path.read_text(encoding="utf-8")), "")
+        shot = read(FewShot, yaml.safe_load(path.read_text(encoding="utf-8")), "")
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"{where} cannot be read: {' '.join(str(error).split())}") from error
     except SettingsError as error:
         raise RunError(f"{where}: {error}") from error
-    if not found.examples:
+    if not shot.examples:
         raise RunError(f"{where} needs the key 'examples'")
-    return found
+    return shot

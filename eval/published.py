@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published numbers and ours: where a run was made in another way than they, and the papers'
-tables."""
+"""Published numbers, how a run differs from theirs, and the papers' tables with our columns."""
 
 import csv
 import re
@@ -21,8 +20,7 @@ _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
 
 class Paper(NamedTuple):
-    """A published table: its title, the metric of its numbers as the task files call it, and the
-    tasks of its rows."""
+    """A published table: title, metric as the task files call it, and tasks of its rows."""
 
     title: str
     metric: str
@@ -45,24 +43,25 @@ PAPERS = {
 
 @cache
 def references(task: str) -> list[Row]:
-    """Return a task's published numbers: ``metric``, ``source``, ``values`` in percent by model,
-    ``rows`` if known."""
-    found: dict[tuple[str, str], Row] = {}
+    """Return a task's published numbers, by metric and source.
+
+    Each has ``metric``, ``source``, ``values`` in percent by model, and ``rows``, None if unknown.
+    """
+    numbers: dict[tuple[str, str], Row] = {}
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             if line["task"] == task:
                 key = line["metric"], line["source"]
                 rows = int(line["rows"]) if line["rows"] else None
-                own = found.setdefault(
+                own = numbers.setdefault(
                     key, {"metric": key[0], "source": key[1], "values": {}, "rows": rows}
                 )
                 own["values"][line["model"]] = float(line["value"])
-    return list(found.values())
+    return list(numbers.values())
 
 
 def find_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
-    """Return our estimate of a metric of a task file; None if the run has none. ``macro_f1`` has no
-    interval."""
+    """Return our estimate of a task file's metric, or None; ``macro_f1`` has no interval."""
     summary = entry["summary"]
     if metric == "macro_f1":
         value = (entry["choice"] or {}).get(metric)
@@ -90,7 +89,7 @@ def find_differences(
 def list_known_differences(
     name: str, entry: Mapping[str, Any], reference: Mapping[str, Any]
 ) -> list[str]:
-    """Return what is known to differ between a published measurement and a task of a run, in words.
+    """List known differences between a published measurement and a task of a run, in words.
 
     Published single responses were made with the decoding ``paper``, ``avg@k`` and the like with
     that of k responses.
@@ -115,8 +114,7 @@ def list_known_differences(
 
 
 def find_best_published(entry: Mapping[str, Any], model: str) -> str:
-    """Return the published number that fits a run best: of its own ``avg@n``, else of single
-    responses.
+    """Return the published number that fits a run best: its ``avg@n``, else single responses.
 
     It is that of the model that ran, else the highest score.
     """
@@ -142,8 +140,7 @@ def find_best_published(entry: Mapping[str, Any], model: str) -> str:
 
 
 def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
-    """Return a published table with a column for every run, and an average where every row has a
-    number."""
+    """Return a published table with a column for each run, and averages of complete columns."""
     paper = PAPERS[name]
     tasks = {own: load_task(own) for own in paper.tasks}
     published = {
@@ -195,8 +192,7 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
 def _differences(
     run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[str, Row]
 ) -> list[str]:
-    """Return the known differences from the published, each once with the titles of the tasks it
-    holds for."""
+    """Return known differences from the published, each once, with titles if not for all tasks."""
     titles: dict[str, list[str]] = {}
     there = [task for task in tasks if task in run.tasks]
     for task in there:
@@ -213,8 +209,7 @@ def _format_value(value: float | None) -> str:
 
 
 def average_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
-    """Return the mean of scores of tasks without common problems, ± its standard error; a dash if
-    one is missing."""
+    """Return the mean score of disjoint tasks ± its standard error; a dash if one is missing."""
     there = [own for own in estimates if own is not None]
     if not there or len(there) < len(estimates):
         return NONE

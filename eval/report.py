@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of finished runs, and the tables of the papers with a column for every run.
 
-python -m eval.report RUN [RUN ...]                    report.md in each run's folder python -m
-eval.report RUN [RUN ...] --table prime      print table 1 of the PRIME paper with our columns
-python -m eval.report RUN [RUN ...] --table pspo       print the table of PSPO with our columns
+python -m eval.report RUN [RUN ...]                  report.md in each run's folder
+python -m eval.report RUN [RUN ...] --table prime    print table 1 of the PRIME paper, with ours
+python -m eval.report RUN [RUN ...] --table pspo     print the table of PSPO, with ours
 """
 
 import argparse
@@ -160,7 +160,7 @@ def _add_task(page: Page, task: TaskRun) -> None:
 
 
 def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the summary does not say of a task: lengths, F1 of choices, speed."""
+    """Return what the summary lacks of a task: lengths, F1 of choices, speed."""
     tokens = entry["summary"]["tokens"]
     known = [
         ("longest length allowed, tokens", number(entry["decoding"]["max_new_tokens"])),

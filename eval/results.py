@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a run: ``results.json``, what it measured; ``timing.json``, how long it took; and
-reading them back."""
+"""Files of a run: ``results.json`` (measurements) and ``timing.json`` (seconds), and readers."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -43,11 +42,11 @@ def get_key(row: Mapping[str, Any]) -> Key:
 
 def versions() -> dict[str, str]:
     """Return versions of Python and of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            installed[name] = version(name)
+    return installed
 
 
 def add_timing(
@@ -76,8 +75,7 @@ def add_timing(
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """Return what a run has left in its folder; ``RunError`` if that is nothing, or has another
-    format."""
+    """Return a run's ``results.json``. Raises ``RunError``: there is none, or another format."""
     path = folder / RESULTS
     if not path.is_file():
         begun = any(folder.glob(f"*/{RESPONSES}"))
@@ -97,8 +95,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One task of a finished run. A problem of which every response failed is not in
-    ``problems``."""
+    """One task of a finished run; ``problems`` lacks those of which every response failed."""
 
     name: str
     entry: Mapping[str, Any]
@@ -121,8 +118,7 @@ class TaskRun:
 
     @property
     def scores(self) -> list[list[float | None]]:
-        """Scores by problem, ``n`` each: None where the grader could not decide or a response is
-        missing."""
+        """Scores by problem, ``n`` each; None where the response or a decision is missing."""
         judged = [[row["score"] for row in rows] for rows in self.problems.values()]
         missing = self.entry["summary"]["problems"] - len(judged)
         return [
@@ -151,8 +147,7 @@ class FinishedRun:
 
 
 def load_run(folder: Path) -> FinishedRun:
-    """Read a run. ``RunError``: it is not there, broken, of another format, or its files contradict
-    one another."""
+    """Read a run. Raises ``RunError``: it is absent, broken, contradictory, of another format."""
     results = read_results(folder)
     timing = folder / TIMING
     spent = (
@@ -194,7 +189,7 @@ def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
         estimate = average(task.scores)
     except ValueError as error:
         raise RunError(f"{path}: {error}; {again}") from error
-    found, told = (None if own is None else own["value"] for own in (estimate, task.mean))
-    if (told is None) != (found is None) or abs((told or 0) - (found or 0)) > 1e-9:
-        raise RunError(f"{path} has a mean score of {found}, {RESULTS} says {told}; {again}")
+    computed, told = (None if own is None else own["value"] for own in (estimate, task.mean))
+    if (told is None) != (computed is None) or abs((told or 0) - (computed or 0)) > 1e-9:
+        raise RunError(f"{path} has a mean score of {computed}, {RESULTS} says {told}; {again}")
     return task

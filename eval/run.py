@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate a model: benchmarks of mathematics, code and numeric reasoning, with one command and in
-one environment.
+"""Evaluate a model with one command, on benchmarks of math, code and numeric reasoning.
 
     python -m eval.run --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
     python -m eval.run --model MODEL --tasks aime2024 --decoding recommended \\
         --output ...    16 responses per problem
     python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
-    python -m eval.run --model MODEL --tasks math500 \\
-        --show-prompt                           what the model sees
+    python -m eval.run --model MODEL --tasks math500 --show-prompt    what the model sees
     python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
     python -m eval.run --list
 
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
-transformers. Interrupted in any way, the same command goes on where it was. `python -m eval.grade
---run FOLDER` judges the responses of a folder again without a model. Exits with 1 if responses
-failed (the same command tries them again), with 2 and one line if nothing can be done. See
-docs/reference/evaluation.md.
+transformers. Interrupted in any way, the same command goes on where it was.
+`python -m eval.grade --run FOLDER` judges the responses of a folder again without a model. Exits
+with 1 if responses failed (the same command tries them again), with 2 and one line if nothing can
+be done. See docs/reference/evaluation.md.
 """
 
 import argparse
@@ -117,8 +115,7 @@ def parser() -> argparse.ArgumentParser:
 def collect_settings(
     options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
 ) -> dict[str, Any]:
-    """Return the settings that the responses depend on; a folder holds one run with one such
-    set."""
+    """Return all settings that responses depend on; a folder holds one run with one such set."""
     return {
         "format": FORMAT,
         "model": backend.description(),
@@ -161,8 +158,7 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
 def run(
     options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
 ) -> dict[str, Any]:
-    """Generate, judge and measure, task by task, else RunError. Returns what ``results.json``
-    holds."""
+    """Generate, judge and measure by task; return ``results.json``'s content. Raises RunError."""
     settings = collect_settings(options, planned, backend)
     folder = options.output
     with run_folder(folder, settings):
@@ -215,8 +211,7 @@ def run(
 
 
 def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
-    """Ask for responses that are missing in ``responses``, and put those that failed into a file of
-    their own.
+    """Generate the missing responses; put those that failed into a file of their own.
 
     New ones are kept where the backend cannot go on. Returns how many failed; the next session
     tries them again.
@@ -278,8 +273,7 @@ def list_tasks() -> None:
 
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
-    """Write the report, print the summary, what to know about it and where the files are; 1 if
-    responses failed."""
+    """Write the report, print the summary and the files' places; return 1 if responses failed."""
     report = write_report(folder)
     print(summary_table(load_run(folder)))
     failed = sum(task["failed_responses"] for task in results["tasks"].values())
@@ -295,7 +289,7 @@ def main(
     words: Sequence[str] | None = None,
     open_backend: Callable[[argparse.Namespace], Backend] = backend_from_arguments,
 ) -> int:
-    """Run the command; ``open_backend`` opens what its options ask for."""
+    """Run the command; ``open_backend`` opens the backend of its options."""
     top = parser()
     options = top.parse_args(words)
     if options.list:

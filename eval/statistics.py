@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of a benchmark with their uncertainty: mean, pass@k, maj@k, and two runs on the same
-problems. Pure functions.
+"""Scores of a benchmark with uncertainty: mean, pass@k, maj@k, two runs. Pure functions.
 
 A benchmark is a sample of problems. Responses to one problem resemble each other, so the unit is
 the problem: each counts the same, and the standard error is that of a mean over problems (arXiv
@@ -46,12 +45,11 @@ class Estimate(TypedDict):
 
 
 def estimate_mean(values: Sequence[float], trials: float, left_out: int = 0) -> Estimate | None:
-    """Return the mean of one value per problem, each in [0, 1] (else ValueError); None without a
-    value.
+    """Return the mean of one value per problem, None without a value.
 
-    ``trials`` are the independent right-or-wrong trials of all values together, the most that the
-    effective number of trials can be. With every value 1, or 0, it is one trial per problem, as
-    nothing is known of other problems.
+    Each is in [0, 1], else ValueError. ``trials`` are the independent right-or-wrong trials of all
+    values together, the most that the effective number of trials can be. With every value 1, or 0,
+    it is one trial per problem, as nothing is known of other problems.
     """
     scores = np.asarray(values, dtype=float)
     if scores.size == 0:
@@ -101,11 +99,10 @@ def average(scores: Scores) -> Estimate | None:
 
 
 def pass_probability(responses: int, correct: int, k: int) -> float:
-    """Return the probability that ``k`` responses, drawn without replacement, hold a correct one; k
-    <= responses.
+    """Return the probability that ``k`` <= ``responses`` of the responses hold a correct one.
 
-    ``1 - C(n - c, k) / C(n, k)``, the unbiased estimate of pass@k (arXiv 2107.03374, equation 1),
-    in whole numbers.
+    They are drawn without replacement: ``1 - C(n - c, k) / C(n, k)``, the unbiased estimate of
+    pass@k (arXiv 2107.03374, equation 1), in whole numbers.
     """
     subsets = math.comb(responses, k)
     return (subsets - math.comb(responses - correct, k)) / subsets
@@ -133,13 +130,12 @@ def pass_at_k(scores: Scores, k: int) -> Estimate | None:
 
 
 def majority_score(ballot: Ballot, k: int) -> float:
-    """Return the expected score of the majority of ``k`` responses, drawn without replacement;
-    exact over all draws.
+    """Return the expected score of the majority of ``k`` responses, exact over all draws.
 
-    Responses vote for the class of their answer, which has the mean score of its responses. Where
-    nobody votes, the score is 0; a tie is the mean over its classes. For each class and each number
-    m of its votes, the draws in which no other class has more than m are counted by the number of
-    classes that tie with it.
+    Draws are without replacement. Responses vote for the class of their answer, which has the mean
+    score of its responses. Where nobody votes, the score is 0; a tie is the mean over its classes.
+    For each class and each number m of its votes, the draws in which no other class has more than m
+    are counted by the number of classes that tie with it.
     """
     total = 0.0
     subsets = math.comb(ballot.responses, k)
@@ -159,8 +155,7 @@ def majority_score(ballot: Ballot, k: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[int, ...]:
-    """Count ways to draw ``drawn`` responses, at most ``most`` per class, by how many classes reach
-    ``most``."""
+    """Count draws of ``drawn`` responses, ``most`` a class, by how many classes reach ``most``."""
     table = {(0, 0): 1}
     for votes in others:
         following: dict[tuple[int, int], int] = {}
@@ -176,8 +171,7 @@ def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[
 
 
 def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
-    """Return maj@k over problems. One with fewer than ``k`` judged responses is left out; None if
-    all are."""
+    """Return maj@k over the problems with ``k`` judged responses or more; None without any."""
     counted = [ballot for ballot in ballots if ballot.responses >= k]
     values = [majority_score(ballot, k) for ballot in counted]
     trials = sum(ballot.responses // k for ballot in counted)
@@ -213,22 +207,22 @@ ScoresByProblem = Mapping[str, Sequence[float | None]]
 
 
 def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, Any] | None:
-    """Compare two runs on the same problems; the numbers of responses may differ. None: no problem
-    is judged in both.
+    """Compare two runs on the same problems; None if no problem is judged in both.
 
-    Pairing takes the difficulty of the problems out of the noise (arXiv 2411.00640, section 4.2).
-    The interval combines those of the two means by their correlation (Newcombe, Statistics in
-    Medicine 17, 1998, method 10; Zou and Donner, 27, 2008): where neither run solves a problem it
-    is as wide as theirs. The correlation is that over the problems and two more, on which the runs
-    differ by one response in either direction, so that equal runs have an interval too.
+    The numbers of responses may differ. Pairing takes the difficulty of the problems out of the
+    noise (arXiv 2411.00640, section 4.2). The interval combines those of the two means by their
+    correlation (Newcombe, Statistics in Medicine 17, 1998, method 10; Zou and Donner, 27, 2008):
+    where neither run solves a problem it is as wide as theirs. The correlation is that over the
+    problems and two more, on which the runs differ by one response in either direction, so that
+    equal runs have an interval too.
 
     Returns:
         As fractions and ready for JSON: ``difference``, the mean over problems of the second score
-            minus the first, its ``standard_error`` and the ends ``low`` and ``high`` of its 95 %
-            interval (None with a single problem); ``problems`` that were counted, and those
-            ``left_out`` because one of the runs could not judge them at all; ``gained`` and
-            ``lost``, the problems that only the second or the first run solves (mean score above
-            1/2), each with its score ``before`` and ``after``.
+        minus the first, its ``standard_error`` and the ends ``low`` and ``high`` of its 95 %
+        interval (None with a single problem); ``problems`` that were counted, and those
+        ``left_out`` because one of the runs could not judge them at all; ``gained`` and ``lost``,
+        the problems that only the second or the first run solves (mean score above 1/2), each with
+        its score ``before`` and ``after``.
     """
     pairs = {}
     fewest = math.inf
@@ -263,8 +257,7 @@ def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, A
 def _difference_interval(
     before: np.ndarray, after: np.ndarray, trials: Sequence[int], response: float
 ) -> Interval:
-    """Return standard error and interval of the mean difference; ``response`` is what one response
-    is worth."""
+    """Return error and interval of the mean difference; one response counts ``response``."""
     if before.size == 1:
         return None, None, None
     error = float((after - before).std(ddof=1)) / math.sqrt(before.size)

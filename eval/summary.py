@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summary of a run on one task: scores with intervals, rates, and the same for every subject and
-level."""
+"""Summary of a run on one task: scores with intervals, rates, and avg@n by subject and level."""
 
 import operator
 import statistics
@@ -23,24 +22,24 @@ def measure(
     samples: Mapping[Key, Row],
     ks: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Return all numbers of a run on one task, ready for JSON. ValueError: no problems, or a k
-    above ``n``.
+    """Return all numbers of a run on one task, ready for JSON.
 
     Args:
         grader: ``math``, ``code`` or ``choice``; programs do not vote, so they have no maj@k.
         n: responses per problem.
-        groups: by which results are broken down, of every problem by its id, e.g. ``{"level":
-            "5"}``.
+        groups: by which results are broken down, by problem id, e.g. ``{"level": "5"}``.
         samples: the lines of ``samples.jsonl`` by problem and number. Responses that failed have
             none; they are in no mean and in none of the shares.
         ks: the k of pass@k and maj@k.
 
     Returns:
         ``summary``: counts, ``scores`` (``avg@n``, ``pass@k``, ``maj@k``: an
-            :class:`eval.statistics.Estimate`, or None where no problem has enough judged
-            responses), ``no_answer`` and ``truncated`` (shares of the responses), ``tokens``, and
-            ``groups`` (``avg@n`` by subject, level and so on). ``choice``: metrics of multiple
-            choice.
+        :class:`eval.statistics.Estimate`, or None where no problem has enough judged responses),
+        ``no_answer`` and ``truncated`` (shares of the responses), ``tokens``, and ``groups``
+        (``avg@n`` by subject, level and so on). ``choice``: metrics of multiple choice.
+
+    Raises:
+        ValueError: no problems, or a k above ``n``.
     """
     if not groups:
         raise ValueError("there is no problem")
@@ -95,8 +94,7 @@ def _average_groups(
 
 
 def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float] | None:
-    """Return metrics of multiple choice: the mean over the first, second ... responses to all
-    problems."""
+    """Return metrics of multiple choice: means over rounds of one response to each problem."""
     rounds = []
     for number in range(n):
         judged = [
@@ -116,13 +114,12 @@ def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float
 
 
 def choice_metrics(answers: Sequence[int | None], gold: Sequence[int]) -> dict[str, float]:
-    """Score options from 1, None where a response states none, against the right ones; at least one
-    of each.
+    """Score the options that responses choose, from 1, or None, against the right ones.
 
-    No answer is a false negative of the right option and a false positive of none. Micro-F1 counts
-    an unanswered row as an answer of a class of its own, as PSPO's evaluation does, so it is the
-    accuracy. Macro-F1 is the mean over the options that occur in ``gold``; one that is never
-    answered has 0.
+    There is at least one of each. No answer is a false negative of the right option and a false
+    positive of none. Micro-F1 counts an unanswered row as an answer of a class of its own, as
+    PSPO's evaluation does, so it is the accuracy. Macro-F1 is the mean over the options that occur
+    in ``gold``; one that is never answered has 0.
     """
     pairs = list(zip(answers, gold, strict=True))
     accuracy = sum(answer == right for answer, right in pairs) / len(pairs)

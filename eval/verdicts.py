@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on the responses of a run: each is kept as soon as it is there, many are under way at
-the same time."""
+"""Verdicts on the responses of a run, many at the same time; each is kept when it is there."""
 
 import asyncio
 import hashlib
@@ -41,8 +40,7 @@ SAMPLE_FIELDS = (
 
 
 def shorten_gold(gold: str) -> str:
-    """Return a gold answer as the verdicts show it: long ones, the tests of programs, by their
-    hash.
+    """Return a gold answer as the verdicts show it; long ones, tests of programs, by hash.
 
     Those of LiveCodeBench are megabytes, and there are several responses to each problem.
     """
@@ -52,8 +50,7 @@ def shorten_gold(gold: str) -> str:
 
 
 def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
-    """Keep all that grading needs with the responses, so that it can be done again without the
-    data. Returns it."""
+    """Keep all that grading needs, so that it can be repeated without the data; return it."""
     rows: list[Row] = [
         {
             "problem": name,
@@ -70,8 +67,7 @@ def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
 
 @cache
 def make_verifier(grader: str) -> TaskVerifier:
-    """Return the judge of math, code or choice, one per process; ``RunError`` where programs cannot
-    be confined."""
+    """Return the process's judge of math, code or choice. Raises ``RunError``: no sandbox."""
     try:
         return make_task_verifier(grader)
     except SandboxUnavailable as error:
@@ -87,10 +83,9 @@ def grade(
     responses: Mapping[Key, Row],
     samples: LineFile,
 ) -> float:
-    """Judge the responses that have no verdict in ``samples``, and put them there. Returns the
-    seconds that it took.
+    """Judge the responses without a verdict in ``samples``, and put it there; return the seconds.
 
-    A verdict on another text is forgotten.
+    A verdict on another text or gold answer is forgotten.
     """
     samples.keep(
         lambda row: (

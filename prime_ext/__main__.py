@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``prime-ext COMMAND ...`` and ``python -m prime_ext COMMAND ...``: the package's programs under
-one name."""
+"""``prime-ext COMMAND ...`` or ``python -m prime_ext COMMAND ...``: all programs of the package."""
 
 import runpy
 import sys

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.doctor``: what is installed here, whether verl loads prime_ext, and what to
-repair.
+"""``python -m prime_ext.doctor``: what is installed, whether verl loads prime_ext, what to repair.
 
 Exits with 1 and one line per problem, each with what to do about it; with 0 otherwise. ``--plan``
 prints instead what an RL run needs: memory per device, hours, and whether it fits.
@@ -40,14 +39,12 @@ DISTRIBUTIONS = (
 )
 # A run on the smallest models: driver, worker, rollout server and TransferQueue each import torch.
 LEAST_MEMORY_GB = 3.0
-# On the CPU one bucket of weights; on GPUs NCCL and Ray's object store need it too. Docker gives
-# 0.06.
+# For a bucket of weights, and on GPUs for NCCL and Ray's object store. Docker gives 0.06.
 LEAST_SHARED_MEMORY_GB = {"cpu": 0.064, "cuda": 8.0}
 
 
 def diagnose() -> tuple[dict[str, object], list[str]]:
-    """Return what is found here, and one line per problem. Imports torch and verl; starts neither
-    Ray nor a model."""
+    """Return facts, and a line for each problem. Imports torch and verl, starts no Ray or model."""
     facts: dict[str, object] = {}
     problems = [
         line for look in (_versions, _machine, _accelerators, _plugin) for line in look(facts)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decorators that add to prime_ext from a module of yours, which the key ``modules`` names:
-docs/how_to/own_data.md.
+"""Decorators that add to prime_ext from a module of yours, which the key ``modules`` names.
 
-verl imports the module in every process of a run, and ``prime_ext.train`` before it checks the
-settings.
+docs/how_to/own_data.md explains them. verl imports the module in every process of a run, and
+``prime_ext.train`` before it checks the settings.
 """
 
 import inspect
@@ -23,10 +22,10 @@ _PRMLoss = Callable[..., Any]
 
 
 def estimator(name: str) -> Callable[[Estimator], Estimator]:
-    """Add ``f(source, response_mask_BT, group_B) -> advantage_BT``, for outcomes, process rewards
-    and turns.
+    """Add ``f(source, response_mask_BT, group_B) -> advantage_BT`` as an estimator.
 
-    :mod:`prime_ext.algorithms.estimators` says what it is given and what it must return.
+    It is for outcomes, process rewards and turns. :mod:`prime_ext.algorithms.estimators` explains
+    the arguments and the result.
     """
     lists = (
         reward_settings.OUTCOME_ESTIMATORS,
@@ -50,10 +49,10 @@ def prm_loss(
     needs_scores: bool = False,
     allows_soft_labels: bool = False,
 ) -> Callable[[_PRMLoss], _PRMLoss]:
-    """Add ``f(log_ratio_BT, mask_BT, rows, beta) -> scalar`` as ``prm.loss``; ``rows`` gives its
-    targets and weights.
+    """Add ``f(log_ratio_BT, mask_BT, rows, beta) -> scalar`` as ``prm.loss``.
 
-    :class:`prime_ext.algorithms.prm_losses.PRMLossFunction` explains the arguments.
+    ``rows`` gives its targets and weights. :class:`prime_ext.algorithms.prm_losses.PRMLossFunction`
+    explains the arguments.
     """
     lists = [settings.LOSSES]
     lists += [settings.LOSSES_THAT_NEED_SCORES] if needs_scores else []
@@ -68,8 +67,7 @@ def prm_loss(
 
 
 def _try_loss(name: str, function: _PRMLoss) -> None:
-    """Call a PRM loss on two rows. Raises ValueError: it does not return a finite scalar with a
-    gradient."""
+    """Call a PRM loss on two rows. Raises ValueError: no finite scalar with a gradient."""
     rows = RowFields(torch.ones(2), torch.tensor([0.0, 1.0]), torch.zeros(2))
     value = function(torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3), rows, 0.05)
     _check(f"the PRM loss {name!r}", value, ())
@@ -78,24 +76,22 @@ def _try_loss(name: str, function: _PRMLoss) -> None:
 
 
 def _check(function: str, value: Any, shape: tuple[int, ...]) -> None:
-    """Check what a function returned on a trial. Raises ValueError: it is not a finite tensor of
-    the shape."""
+    """Check the result of a trial call. Raises ValueError: not a finite tensor of the shape."""
     if not isinstance(value, torch.Tensor) or value.shape != shape:
-        found = (
+        got = (
             f"shape {tuple(value.shape)}"
             if isinstance(value, torch.Tensor)
             else type(value).__name__
         )
         raise ValueError(
-            f"{function} must return a tensor of shape {shape} for this trial, got {found}"
+            f"{function} must return a tensor of shape {shape} for this trial, got {got}"
         )
     if not value.isfinite().all():
         raise ValueError(f"{function} returns NaN or infinity for ordinary values")
 
 
 def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
-    """Add ``f(steps) -> factor``, of the number of steps of responses, as the ``shaping.name`` of a
-    chain of steps."""
+    """Add ``f(steps) -> factor``, of numbers of steps, as ``shaping.name`` of a chain of steps."""
 
     def add(function: ShapeOfLength) -> ShapeOfLength:
         _check(f"the shape {name!r}", function(torch.tensor([1.0, 2.0, 5.0])), (3,))
@@ -106,8 +102,7 @@ def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
 
 
 def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], type[TaskVerifier]]:
-    """Add a class of verifiers, which judges rows whose ``data_source`` matches one of these
-    patterns.
+    """Add a class of verifiers for rows whose ``data_source`` matches one of these patterns.
 
     ``await averify(response, gold)`` returns a :class:`prime_ext.verifiers.Verdict`; the arguments
     of the class are ``reward_kwargs.verifiers.<name>``.
@@ -129,8 +124,7 @@ def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], ty
 def _add(
     registry: dict[str, Any], name: str, entry: Any, given: _T, lists: Iterable[list[str]]
 ) -> _T:
-    """Put ``entry`` into a registry, and its name into lists of the settings. Raises ValueError:
-    the name is taken."""
+    """Register ``entry``, and its name in lists of the settings. Raises ValueError: it is taken."""
     if name in registry:
         raise ValueError(f"{name!r} is taken; there are {', '.join(sorted(registry))}")
     registry[name] = entry

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plug-in that every verl process loads: by its entry point or, loudly,
-``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
+"""Plug-in that every verl process loads, by its entry point or by an environment variable.
 
-Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU
-support; and it makes ``use_fused_kernels`` a choice of each model. ``python -m prime_ext.doctor``
-shows errors, which verl hides.
+The variable, ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``, is loud: verl hides errors of an entry
+point. ``python -m prime_ext.doctor`` shows them. Importing the plug-in registers the trainers, the
+reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; and it makes ``use_fused_kernels`` a
+choice of each model.
 """
 
 import warnings
 
-# verl's optional engines; choosing one that is not installed is an error of its own. First, because
-# the imports warn.
+# verl's optional engines: choosing one that is not installed is an error of its own. This comes
+# before the imports, which warn.
 warnings.filterwarnings(
     "ignore", r"\w+ engine is not available", UserWarning, r"verl\.workers\.engine"
 )

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that
-are possible.
+"""``python -m prime_ext.train``: verl's main with PRIME's configuration, after all possible checks.
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu``
 trains without an accelerator. Exits with 2 and one line per problem when the configuration cannot
@@ -60,8 +59,7 @@ def main() -> None:
             else "prime_ext: --check goes with overrides only"
         )
         raise SystemExit(0 if config is not None else 2)
-    # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every
-    # process.
+    # Loud: an error in the plug-in or in a user's module stops the run in every process.
     import_modules(())
     words = [] if config is None else environment_words(config, os.environ)
     # Hydra wants all overrides in one place.
@@ -116,8 +114,7 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
 
 
 def check_metrics_file(config: DictConfig, path: Path) -> str:
-    """Return why a run may not write its metrics to a file: those of a run in another folder are
-    there; else empty."""
+    """Return an error if the file has metrics of a run in another folder; else the empty text."""
     folder = Path(config.trainer.default_local_dir)
     if (
         config.trainer.get("val_only", False)
@@ -134,8 +131,7 @@ def check_metrics_file(config: DictConfig, path: Path) -> str:
 
 
 def check_run_folder(config: DictConfig, only_check: bool = False) -> str:
-    """Return why no run may start in the folder of this one, which is made unless ``only_check``;
-    empty if it may."""
+    """Return why no run may start in its folder (made unless ``only_check``); empty if it may."""
     folder = Path(config.trainer.default_local_dir)
     if config.trainer.get("val_only", False) or (only_check and not folder.exists()):
         return ""
@@ -171,8 +167,7 @@ def failure_message(checkpoints: Path, error: BaseException | None) -> str:
 
 
 def summarize_error(error: BaseException) -> str:
-    """Class and message, the class named once, of the error that a chain of Ray's task errors began
-    with."""
+    """Return class and message of the error that began a chain of Ray's task errors."""
     root = error
     while isinstance(cause := getattr(root, "cause", None), BaseException):
         root = cause
@@ -183,8 +178,7 @@ def summarize_error(error: BaseException) -> str:
         return lines[-1][:_LONGEST]
     # A first line that ends with a colon only announces the error, as Hydra's does.
     head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    # Ray describes a dead process over several lines, and Hydra a section: what a user can look
-    # for.
+    # The later lines in which Ray names a dead process, and Hydra a section, help a user.
     where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
     said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
     return said[:_LONGEST].rstrip(": ")

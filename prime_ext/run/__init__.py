@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a run outside its algorithm: Ray's resources, checkpoints, its folder's lock, metrics,
-the last message."""
+"""Parts of a run outside its algorithm: Ray, checkpoints, resuming, metrics, the console."""

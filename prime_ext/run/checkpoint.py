@@ -51,8 +51,7 @@ def damage(folder: Path) -> str:
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration before a step is saved again or deleted; verl's tracker does not
-    name it any more."""
+    """Withdraw the declaration, in verl's tracker too, before a step is saved again or deleted."""
     (folder / MARKER).unlink(missing_ok=True)
     match = _FOLDER.fullmatch(folder.name)
     if match and int(match[1]) == _read_tracker(folder.parent):
@@ -94,10 +93,10 @@ def _find_declared(root: Path) -> dict[int, str]:
 
 
 def find_latest(root: Path) -> Path | None:
-    """Return the whole checkpoint to resume from: the one that verl's tracker names, else the
-    latest; None for none.
+    """Return the whole checkpoint to resume from, None for none.
 
-    RunError: there were whole checkpoints, and all of them have been damaged.
+    It is the one that verl's tracker names, else the latest. Raises RunError: there were whole
+    checkpoints, and all of them have been damaged.
     """
     declared = _find_declared(root)
     steps = [step for step, problem in declared.items() if not problem]
@@ -116,8 +115,7 @@ def find_latest(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int | None, newest: int) -> None:
-    """Delete whole checkpoints older than the ``keep`` latest, and remains of unfinished saves
-    before ``newest``."""
+    """Delete checkpoints before ``newest``, whole or not, except the ``keep`` latest whole ones."""
     if not keep:
         return
     kept = set([step for step in find_complete_steps(root) if step <= newest][-keep:])

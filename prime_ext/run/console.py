@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of the logger ``console``: one line for each step and each validation, in place of every
-metric."""
+"""Output of the logger ``console``: a line for each step and validation, not every metric."""
 
 import math
 import time
@@ -11,8 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-# What is shown of a step: label, the metrics that may hold it, format, unit. The first that is
-# there is shown.
+# Shown of a step: label, metrics of which the first that exists is shown, format, unit.
 COLUMNS = (
     ("accuracy (all)", ("prime/accuracy/before_filter", "pspo/acc"), ".3f", ""),
     ("reward (kept)", ("critic/score/mean",), ".3f", ""),
@@ -24,8 +22,7 @@ COLUMNS = (
     ("cut off", ("prime/response_length/cut_off",), ".1%", ""),
 )
 SECONDS = "timing_s/step"
-# The first step is slow, and speed changes with the length of responses: steps that the time left
-# is measured on.
+# The time left is measured on the latest steps: the first is slow, and lengths of responses change.
 RECENT = 20
 
 
@@ -43,8 +40,7 @@ class ConsoleLines:
         self._ends = deque([clock()], maxlen=RECENT + 1)
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
-        """Print the line of a step and that of its validation; step 0 is the validation before
-        training."""
+        """Print a step's line and its validation's; step 0 is the validation before training."""
         if SECONDS in data:
             self._ends.append(self._clock())
             print(self._format_step(data, step), flush=True)

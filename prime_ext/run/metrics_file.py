@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON-lines metrics of a run, as verl's `file` logger writes them: one file that continues
-after a resume."""
+"""Metrics of a run, JSON lines as verl's `file` logger writes them, continued after a resume."""
 
 import json
 import os
@@ -15,8 +14,7 @@ from prime_ext.utils.files import write_text
 
 
 def metrics_path(trainer: Any) -> Path | None:
-    """Return where verl's `file` logger would write, from the section ``trainer``; None when it is
-    not a logger."""
+    """Return where verl's `file` logger writes, by the section ``trainer``; None without it."""
     if "file" not in (trainer.get("logger") or ()):
         return None
     explicit = os.getenv("VERL_FILE_LOGGER_PATH")
@@ -53,11 +51,10 @@ def read_metrics(path: Path) -> dict[int, dict[str, float]]:
 
 
 class MetricsFile:
-    """A logger for verl's ``Tracking``: keep the lines up to ``step``, where the run continues, and
-    append to them.
+    """A logger for verl's ``Tracking`` that keeps the lines up to ``step`` and appends to them.
 
-    Later lines are of steps that were lost and are made again. The file of another run is put aside
-    at step 0.
+    The run continues at ``step``: later lines are of steps that were lost and are made again. The
+    file of another run is put aside at step 0.
     """
 
     def __init__(self, path: Path, step: int):

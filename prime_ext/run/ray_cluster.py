@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray's part in a run: the address of a running cluster, the environment of its workers, and what
-the run reserves.
+"""Ray's part in a run: address of a running cluster, environment of workers, reserved resources.
 
 Workers of a running cluster have the environment of ``ray start``; what a recipe sets has to travel
-with ``ray.init``. With fewer logical CPUs than it reserves, or GPUs for a step scorer, Ray waits
-silently.
+with ``ray.init``. Ray waits silently if it has fewer logical CPUs than the run reserves, or fewer
+GPUs than a step scorer needs.
 """
 
 import os
@@ -33,17 +32,15 @@ CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 
 
 def find_address(config: DictConfig) -> str | None:
-    """Return the address of the running cluster that ``ray.init`` connects to; None when it starts
-    Ray itself."""
+    """Return the address of a running cluster; None when ``ray.init`` starts Ray itself."""
     address = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
     return None if address in ("", "local") else str(address)
 
 
 def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
-    """Return overrides that carry the run's environment to the workers of a running cluster, with
-    absolute paths.
+    """Return overrides that carry the run's environment to workers of a running cluster.
 
-    Variables that the configuration sets stay.
+    Paths become absolute. Variables that the configuration sets stay.
     """
     if find_address(config) is None:
         return []
@@ -91,10 +88,10 @@ def count_reserved_cpus(config: DictConfig) -> tuple[int, str]:
 
 
 def check_ray(config: DictConfig) -> Iterable[str]:
-    """Yield one line for everything that this machine lacks for a run; of a running cluster only
-    the platform.
+    """Yield one line for everything that this machine lacks for a run.
 
-    :func:`require_resources` checks a cluster once the run is connected to it.
+    Of a running cluster only the platform is checked: :func:`require_resources` checks the rest
+    once the run is connected to it.
     """
     trainer = config.trainer
     on_cpu = os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
@@ -130,8 +127,7 @@ def check_ray(config: DictConfig) -> Iterable[str]:
 
 
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ``RunError`` if ``ray.nodes()`` lack logical CPUs, in all or for the ranks of a node,
-    or GPUs."""
+    """Raise ``RunError`` if ``ray.nodes()`` lack CPUs, in all or for a node's ranks, or GPUs."""
     cpus, gpus = (
         [node["Resources"].get(kind, 0) for node in nodes if node["Alive"]]
         for kind in ("CPU", "GPU")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record of a checkpoint's training: no run continues from it with other data, tokenizer or seed
-unasked.
+"""Identity of a checkpoint's training, so that no run of another resumes from it by itself.
 
-Files are compared by :func:`prime_ext.utils.files.digest_files`, not by their place.
+It has data, tokenizer and seeds. Files are compared by :func:`prime_ext.utils.files.digest_files`,
+not by their place.
 """
 
 from pathlib import Path
@@ -28,8 +28,7 @@ Identity = dict[str, list[Any]]
 
 
 def read_identity(config: DictConfig) -> Identity:
-    """Return what a run is trained with: files, tokenizer and seeds. Files on other machines count
-    by name."""
+    """Return a run's training files, tokenizer and seeds; files elsewhere count by name."""
     files = config.data.train_files
     model = config.actor_rollout_ref.model
     paths = list(files) if isinstance(files, ListConfig) else [files]
@@ -53,8 +52,7 @@ def read_identity(config: DictConfig) -> Identity:
 
 
 def refusal(config: DictConfig, identity: Identity) -> str:
-    """Return why a run must not continue from the checkpoint in its folder by itself; empty if it
-    may."""
+    """Return why a run must not resume from its folder by itself; empty if it may."""
     root = Path(config.trainer.default_local_dir)
     steps = find_complete_steps(root) if config.trainer.resume_mode == "auto" else []
     if not steps or config.trainer.get("val_only", False):

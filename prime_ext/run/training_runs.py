@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of the training of step reward models and offline PRMs: settings, program,
-checkpoints. No torch."""
+"""Settings, program and checkpoints of training step reward models and offline PRMs. No torch."""
 
 import os
 import re
@@ -27,8 +26,7 @@ Paths = Annotated[
 
 
 def read_settings(kind: type[Settings], config: DictConfig) -> Settings:
-    """Read the sections of a composed configuration. Raises ``SettingsError``: a value is missing
-    or wrong."""
+    """Read a configuration's sections. Raises ``SettingsError``: a value is missing or wrong."""
     for key in sorted(OmegaConf.missing_keys(config)):
         raise SettingsError(f"{key} is missing; give {key}=...")
     values: Any = OmegaConf.to_container(config)
@@ -53,15 +51,13 @@ def checkpoint_step(folder: Path | None) -> int:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints in ``root``. ``identity`` is what a run must share with the one that wrote
-    them."""
+    """Checkpoints in ``root``; ``identity`` must equal that of the run that wrote them."""
 
     root: Path
     identity: dict[str, Any]
 
     def find_latest(self) -> Path | None:
-        """Return the latest complete one, None for none. Raises ``RunError``: of a run with other
-        settings or data."""
+        """Return the latest complete one or None. Raises ``RunError``: of another identity."""
         folder = find_latest(self.root)
         if folder is not None:
             advice = "choose another trainer.output_dir or delete the folder"
@@ -74,8 +70,7 @@ class Checkpoints:
 
 
 def run_program(arguments: list[str] | None, doc: str, run: Callable[[list[str]], None]) -> int:
-    """Run a training program with these words, or those of the command line, and return its exit
-    code."""
+    """Run a training program with these words, or the command line's; return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "-h" in words or "--help" in words:
         print(doc)

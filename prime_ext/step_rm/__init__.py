@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses as steps, and a reward model that judges each. No verl; torch for training and local
-scorers only."""
+"""Steps of responses, and models that score them. No verl; torch to train and score locally."""

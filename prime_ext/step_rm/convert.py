@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.step_rm.convert``: write labeled steps of public data sets into one parquet
-file.
+"""``python -m prime_ext.step_rm.convert``: write labeled steps of data sets into one parquet file.
 
     python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl \\
         --math-shepherd math-shepherd.jsonl \\
@@ -45,8 +44,7 @@ _FIRST_STEP = re.compile(r"step\s*1\s*:", re.IGNORECASE)
 
 @dataclass
 class Context:
-    """State of a file whose rows are converted in their order: ``chain`` has the steps of PSPO's
-    response so far."""
+    """State of a file whose rows are read in order; ``chain`` has PSPO's response so far."""
 
     source: str
     counts: Counter[str]
@@ -77,11 +75,10 @@ def read_list(row: Row, name: str) -> list[Any]:
 
 
 def pspo(row: Row, context: Context) -> Steps:
-    """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and
-    CN-PPO, one step a row.
+    """Read PSPO's and CN-PPO's ``{"sentence": "<previous> </s><s><current>", "label": "0"}``.
 
-    Rows of a response follow one another; joined they give all previous steps. Rows have no
-    question.
+    A row is one step, its label "-1", "0" or "1". Rows of a response follow one another; joined
+    they give all previous steps. Rows have no question.
     """
     label = str(row.get("label")).strip()
     if label not in ("-1", "0", "1"):
@@ -105,11 +102,10 @@ def pspo(row: Row, context: Context) -> Steps:
 
 
 def prm800k(row: Row, context: Context) -> Steps:
-    """Rows of OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step,
-    alternatives included.
+    """Read OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step.
 
-    Previous steps are those that the labeler chose or wrote. Flagged or unrated completions make no
-    step.
+    Alternatives are included. Previous steps are those that the labeler chose or wrote. Flagged or
+    unrated completions make no step.
     """
     question = row.get("question")
     label = row.get("label")
@@ -150,11 +146,10 @@ def prm800k(row: Row, context: Context) -> Steps:
 
 
 def math_shepherd(row: Row, context: Context) -> Steps:
-    """Rows of Math-Shepherd (arXiv 2312.08935): ``input`` with a tag after each step, ``label``
-    with + or - instead.
+    """Read Math-Shepherd (arXiv 2312.08935): tags in ``input``, + or - instead in ``label``.
 
-    The question ends at "Step 1:", else after the last question mark before the first tag. A tag
-    inside it is left out.
+    A tag is after each step. The question ends at "Step 1:", else after the last question mark
+    before the first tag. A tag inside it is left out.
     """
     given = text(row.get("input"), "input")
     labelled = text(row.get("label"), "label")
@@ -181,8 +176,7 @@ def math_shepherd(row: Row, context: Context) -> Steps:
 
 
 def chains(row: Row, context: Context) -> Steps:
-    """Your own: ``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null, ...]}``, null for
-    no label."""
+    """Read ``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null]}``; null: no label."""
     steps = read_list(row, "steps")
     labels = read_list(row, "labels")
     if len(steps) != len(labels):
@@ -210,8 +204,7 @@ Inputs = dict[bytes, tuple[LabelledStep, list[int]]]
 
 
 def read_inputs(files: Iterable[tuple[str, Path]], counts: Counter[str]) -> Inputs:
-    """Read files, each with its format. Raises ``SourceError``: no rows, or mostly of another
-    one."""
+    """Read files, each in its format. Raises ``SourceError``: no rows, or too many malformed."""
     inputs: Inputs = {}
     for name, path in files:
         context = Context(f"{name.replace('-', '_')}:{path.name.partition('.')[0]}", counts)
@@ -269,8 +262,7 @@ def input_key(step: LabelledStep) -> bytes:
 
 
 def pair_key(step: LabelledStep) -> bytes:
-    """Hash the previous and the current step in normal form, which is all there is without a
-    question."""
+    """Hash previous and current step in normal form: all there is without a question."""
     return _hash(
         [
             normalize_question(part, mask_numbers=False)

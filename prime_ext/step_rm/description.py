@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Input of a step reward model as token ids (docs/reference/step_rm.md), and the file in its
-folder that describes it.
+r"""Input of a step reward model as token ids, and the file in its folder that describes it.
 
-Segment ids (``token_type_ids``) are not used: PSPO's code drops them as well, and servers do not
-take them. Special tokens in a step are text: a policy that writes ``[SEP]`` must not open a step.
+docs/reference/step_rm.md has the format. Segment ids (``token_type_ids``) are not used: PSPO's code
+drops them as well, and servers do not take them. Special tokens in a step are text: a policy that
+writes ``[SEP]`` must not open a step.
 """
 
 import itertools
@@ -26,8 +26,7 @@ FILE = "prime_ext_step_rm.json"
 
 @pydantic_dataclass(frozen=True, config=STRICT)
 class PairFormat:
-    """The format that a model is trained with; the comments of config/step_rm.yaml explain each
-    choice.
+    """The format that a model is trained with; config/step_rm.yaml explains each choice.
 
     The layout ``pair`` is the tokenizer's own for two texts, with the separator where that puts
     nothing between them. ``text`` always has the separator, as the released reward model of PSPO
@@ -42,7 +41,7 @@ class PairFormat:
     max_length: Annotated[int, Field(strict=True, ge=8)] = 512
 
     def parts(self, question: str, previous: Sequence[str], current: str) -> tuple[str, str, str]:
-        """Return question, previous steps and current step as texts; what is not shown is empty."""
+        """Return question, previous steps and current step as texts; those not shown are empty."""
         shown = previous[-self.previous :] if self.previous else previous
         steps = [self._strip_marker(step) for step in (*shown, current)]
         return (question.strip() if self.question else "", "\n".join(steps[:-1]), steps[-1])
@@ -54,10 +53,10 @@ class PairFormat:
 
 @dataclass(frozen=True)
 class Input:
-    """Input of one forward pass: a step with those before it, or a response, whose scores are read
-    at ``ends``.
+    """Input of one forward pass: a step with those before it, or a complete response.
 
-    ``context_cut`` and ``step_cut`` say whether the context or the step lost tokens.
+    The scores of a response are read at ``ends``. ``context_cut`` and ``step_cut`` are true if the
+    context or the step lost tokens.
     """
 
     ids: tuple[int, ...]
@@ -121,8 +120,7 @@ class PairEncoder:
         return framed[:start], framed[start + len(probe) :]
 
     def _pair_frame(self) -> _Frame:
-        """Return the tokenizer's format for two texts; that of one text if it puts nothing between
-        them."""
+        """Return the tokenizer's frame of two texts; that of one if it puts nothing between."""
         probe = self._ids("a")
         begin, rest = self._find_surroundings("a")
         at = _find(probe, rest) or 0
@@ -132,8 +130,7 @@ class PairEncoder:
         return (begin, between, end) if between and between != begin else self._single
 
     def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:
-        """Encode steps, given as question, previous steps and current step. Every text is tokenized
-        once."""
+        """Encode (question, previous steps, current step) inputs; tokenize every text once."""
         parts = [self.format.parts(*item) for item in inputs]
         texts = list(dict.fromkeys(text for item in parts for text in item if text))
         known: dict[str, list[int]] = {"": []}
@@ -180,8 +177,7 @@ def _find(part: list[int], ids: list[int]) -> int | None:
 
 @pydantic_dataclass(frozen=True)
 class Description:
-    """Description of a model: format, temperature, label of each class, and, for people, how it was
-    trained."""
+    """Description of a model: format, temperature, label of each class, and its training."""
 
     pair_format: PairFormat
     temperature: Positive

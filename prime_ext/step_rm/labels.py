@@ -24,11 +24,10 @@ def find_label(name: str) -> int | None:
 
 
 def class_order(id2label: Mapping[Any, Any] | None, where: str) -> tuple[int, int, int]:
-    """Return the label of each class from a model's label map: -1, 0, 1, or negative, neutral,
-    positive.
+    """Return the label of each class from a model's label map.
 
-    Raises ``StepRMError``, which names the model by ``where``: no label map, not three labels, or
-    other names.
+    Its names are -1, 0, 1, or negative, neutral, positive. Raises ``StepRMError``, which names the
+    model by ``where``: no label map, not three labels, or other names.
     """
     names = [str((id2label or {})[key]) for key in sorted(id2label or {}, key=int)]
     if not names or all(name.upper() == f"LABEL_{number}" for number, name in enumerate(names)):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The split of a step: a hash of its question's normal form and nothing else
-(docs/reference/step_rm.md).
+r"""The split of a step, by nothing but a hash of its question's normal form.
 
-Numbers do not count in a question with at least :data:`LETTERS_OF_A_TEXT` letters: the same story
-with other numbers is a near duplicate. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the
-numbers are the question.
+docs/reference/step_rm.md describes it. Numbers do not count in a question with at least
+:data:`LETTERS_OF_A_TEXT` letters: the same story with other numbers is a near duplicate. In shorter
+ones ("3*7+2", "Compute $\sin 60^\circ$") the numbers are the question.
 """
 
 import hashlib
@@ -40,8 +39,7 @@ def normalize_question(text: str, mask_numbers: bool = True) -> str:
 
 
 def name_group(question: str, near_duplicates: str = "numbers") -> str:
-    """Name the group of questions that stay together; numbers always count with ``text``, not with
-    ``numbers``."""
+    """Name the group of questions that stay together; with ``text``, numbers always count."""
     form = normalize_question(question, near_duplicates == "numbers")
     return hashlib.sha256(form.encode()).hexdigest()[:16]
 

@@ -18,8 +18,7 @@ ROWS_PER_WRITE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class LabelledStep:
-    """One step with its label: a row of the file. ``split`` and ``group`` are empty before they are
-    chosen."""
+    """One step with its label, a row of the file; ``split`` and ``group`` are chosen later."""
 
     question: str
     previous: tuple[str, ...]
@@ -36,8 +35,7 @@ METADATA = b"prime_ext.step_rm"
 
 
 def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> None:
-    """Write the file, with the description in its metadata, under a temporary name and rename
-    it."""
+    """Write the file atomically, with the description in its metadata."""
     with write_atomically(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
         for part in make_batches(map(asdict, steps), ROWS_PER_WRITE):
             writer.write_table(pa.Table.from_pylist(part, SCHEMA))
@@ -45,8 +43,7 @@ def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> 
 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:
-    """Yield the rows. Raises ``SourceError``, with file and row: no such file, another schema, or a
-    wrong value."""
+    """Yield the rows. Raises ``SourceError``, with file and row: absent, other schema, or wrong."""
     for number, row in enumerate(read_rows(Path(path)), start=1):
         absent = [name for name in SCHEMA.names if name not in row]
         if absent:

@@ -17,8 +17,7 @@ from prime_ext.config.reward_settings import StepSettings
 from prime_ext.step_rm.splitting import Span, has_content, split_steps
 
 _REPLACEMENT = "\ufffd"
-# A character has at most 4 bytes; a run of broken bytes longer than this is not going to become
-# one.
+# A character has at most 4 bytes; a run of broken bytes longer than this never becomes one.
 _LONGEST_RUN = 8
 
 
@@ -92,8 +91,7 @@ class TokenText:
 
 
 def find_last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
-    """Return the number of the last token of each step, the same for steps that share their only
-    token.
+    """Return the number of each step's last token, which steps of a single token may share.
 
     A token belongs to the step of its first character; one with the empty text to that of the next
     character.
@@ -105,16 +103,14 @@ def find_last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
 
 @dataclass(frozen=True)
 class Cut:
-    """The texts of a response's steps and the number of each one's last token; one step if the
-    pattern timed out."""
+    """A response's steps: texts and indices of last tokens; one step if the pattern timed out."""
 
     texts: tuple[str, ...]
     ends: tuple[int, ...]
     timed_out: bool = False
 
     def join_empty_steps(self) -> "Cut":
-        """Join steps that lack content to the step before, or the first one to the next; drop it if
-        it stays alone."""
+        """Join steps without content to the one before, the first to the next; drop a lone one."""
         texts: list[str] = []
         ends: list[int] = []
         for text, end in zip(self.texts, self.ends, strict=True):
@@ -130,7 +126,7 @@ class Cut:
 
 
 class ResponseCutter:
-    """Cutter of responses as the settings say: in their text, or after delimiter tokens."""
+    """Cutter of responses by the settings: in their text, or after delimiter tokens."""
 
     def __init__(self, settings: StepSettings, tokenizer: Any):
         self._settings = settings

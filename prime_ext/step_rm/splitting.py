@@ -6,10 +6,9 @@ precedes the first marker belongs to the first step. A text without structure is
 text has none.
 
 A response must not be able to make steps from nothing. Markers count at the start of a line only,
-in the order 1, 2, 3, ..., outside of fenced code, and with something written after them: ``[1]
-[1]`` is one step, and the answer ``option
-1. #### 1`` is not a step. Time is linear in the length of the text; a pattern of the user has a
-   time limit.
+in the order 1, 2, 3, ..., outside of fenced code, and with something written after them:
+``[1] [1]`` is one step, and the answer ``1. #### 1`` is not a step. Time is linear in the length of
+the text; a pattern of the user has a time limit.
 """
 
 import re
@@ -87,8 +86,7 @@ def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
 
 
 def _keep_followed(text: str, found: Sequence[Span]) -> list[int]:
-    """Return the starts of the markers (start and end of each) that are followed by something
-    before the next."""
+    """Return the starts of those markers (spans) that something follows before the next."""
     following = [*(start for start, _ in found[1:]), len(text)]
     return [
         start
@@ -98,10 +96,9 @@ def _keep_followed(text: str, found: Sequence[Span]) -> list[int]:
 
 
 def _drop_empty(text: str, starts: Iterable[int]) -> list[int]:
-    """Drop the starts after which nothing is written before the next: that belongs to the step
-    before."""
-    found = [(start, start) for start in starts if 0 < start < len(text)]
-    kept = _keep_followed(text, found)
+    """Drop each start that nothing follows before the next: it belongs to the step before."""
+    spans = [(start, start) for start in starts if 0 < start < len(text)]
+    kept = _keep_followed(text, spans)
     # Nothing before the first start: it begins with the text.
     return kept[1:] if kept and not has_content(text, 0, kept[0]) else kept
 
@@ -119,13 +116,13 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_at_markers(text: str, style: str) -> list[Span]:
-    """Split at ``labels`` (Step 1:), ``brackets`` ([1]) or ``numbered`` (1. or 1)) that count 1, 2,
-    3, ... (or from 0).
+    """Split at markers of a style that count 1, 2, 3, ... (or from 0).
 
-    Repeated and skipped numbers are text, and so are markers that only the answer follows.
+    Styles are ``labels`` (Step 1:), ``brackets`` ([1]) and ``numbered`` (1. or 1)). Repeated and
+    skipped numbers are text, and so are markers that only the answer follows.
     """
     pattern = _MARKERS[style]
-    found: list[tuple[int, int]] = []
+    markers: list[tuple[int, int]] = []
     expected: int | None = None
     for at, line in _lines(text):
         match = pattern.match(line)
@@ -133,15 +130,14 @@ def split_at_markers(text: str, style: str) -> list[Span]:
             continue
         number = int(match[1])
         if number == expected or (expected is None and number in (0, 1)):
-            found.append((at, at + match.end()))
+            markers.append((at, at + match.end()))
             expected = number + 1
     # What precedes the first marker belongs to its step.
-    return build_spans(text, _keep_followed(text, found)[1:])
+    return build_spans(text, _keep_followed(text, markers)[1:])
 
 
 def split_paragraphs(text: str) -> list[Span]:
-    """Split at blank lines; a lone answer belongs to the step before, and fenced code is not
-    cut."""
+    """Split at blank lines outside of fenced code; an answer belongs to the step before."""
     starts = []
     blank = False
     for at, line in _lines(text):
@@ -173,8 +169,7 @@ def split_sentences(text: str) -> list[Span]:
 
 
 def split_after(text: str, delimiters: Sequence[str]) -> list[Span]:
-    """Split after delimiters; delimiters in a row and white space after them belong to the step
-    before."""
+    """Split after delimiters, and after more delimiters and white space that follow them."""
     either = "|".join(
         re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True)
     )
@@ -184,15 +179,13 @@ def split_after(text: str, delimiters: Sequence[str]) -> list[Span]:
 
 
 def split_at_pattern(text: str, pattern: str) -> list[Span]:
-    """Split where a pattern of the ``regex`` package matches. Raises ``TimeoutError`` after
-    :data:`PATTERN_SECONDS`."""
+    """Split at matches of a ``regex``. Raises ``TimeoutError`` after :data:`PATTERN_SECONDS`."""
     matches = regex.compile(pattern, regex.MULTILINE).finditer(text, timeout=PATTERN_SECONDS)
     return build_spans(text, _drop_empty(text, [match.start() for match in matches]))
 
 
 def split_auto(text: str) -> list[Span]:
-    """Split by the first of labels, brackets, numbers, paragraphs and sentences that finds at least
-    two steps."""
+    """Split by the first of labels, brackets, numbers, paragraphs, sentences with two steps."""
     spans: list[Span] = build_spans(text, [])
     for name in (*_MARKERS, "paragraphs", "sentences"):
         spans = SPLITTERS[name](text)
@@ -210,10 +203,10 @@ SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
 
 
 def split_steps(text: str, splitter: str = "auto", argument: Any = None) -> list[Span]:
-    """Split by a name of :data:`SPLITTERS`, or by ``pattern`` or ``delimiters``, which are the
-    argument.
+    """Split by a name of :data:`SPLITTERS`, or by ``pattern`` or ``delimiters``.
 
-    Raises ``TimeoutError``: the pattern took too long.
+    ``argument`` is the pattern or the delimiters. Raises ``TimeoutError``: the pattern took too
+    long.
     """
     if splitter == "pattern":
         return split_at_pattern(text, argument)

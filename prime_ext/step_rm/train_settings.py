@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the training, checked before a model is loaded. No torch. config/step_rm.yaml
-explains the keys."""
+"""Settings of the training (config/step_rm.yaml), checked before a model is loaded. No torch."""
 
 from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal
@@ -79,8 +78,7 @@ class StepRMSettings:
 
     @property
     def of_result(self) -> dict[str, Any]:
-        """Return what the trained weights depend on: a run with other values cannot continue from
-        its checkpoints."""
+        """Return what the trained weights depend on; a run continues with equal values only."""
         free = ("keep_checkpoints", "logger", "eval_batch_size", "output_dir", "device")
         values = asdict(self)
         values["trainer"] = {

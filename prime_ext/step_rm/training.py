@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training run: data and model, transformers' Trainer, then calibration, evaluation and
-export."""
+"""The training run: data, model, transformers' Trainer, calibration, evaluation and export."""
 
 import functools
 import os
@@ -63,8 +62,7 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Row]]:
-    """Tokenize all splits of all files. Raises ``StepRMError``: a broken file, or splits that
-    cannot be used."""
+    """Tokenize all splits of all files. Raises ``StepRMError``: a bad file, or unusable splits."""
     splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
     places: dict[str, str] = {}
     for path in paths:
@@ -108,8 +106,7 @@ def collate(rows: Sequence[Row], pad: int) -> dict[str, torch.Tensor]:
 
 
 def load_model(settings: ModelSettings) -> Any:
-    """Load the model with a head for -1, 0, 1, its own or a new one. Raises ``StepRMError``: a head
-    for others."""
+    """Load the model, its head for -1, 0, 1 or a new one. Raises ``StepRMError``: another head."""
     path = settings.path
     remote = {"trust_remote_code": settings.trust_remote_code}
     config = AutoConfig.from_pretrained(path, **remote)
@@ -151,8 +148,7 @@ class RunFiles(TrainerCallback):
 
 
 def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Return the cross-entropy over the inputs of the optimizer step, however these are cut into
-    passes."""
+    """Return the mean cross-entropy over an optimizer step's inputs, however many passes it has."""
     total = F.cross_entropy(outputs["logits"].float(), labels, reduction="sum")
     return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
@@ -196,8 +192,7 @@ def build_training_arguments(settings: StepRMSettings, n_train: int) -> Training
 
 
 def train(settings: StepRMSettings) -> dict[str, Any]:
-    """Train, calibrate, evaluate and write everything; return the results. Raises
-    ``StepRMError``."""
+    """Train, calibrate, evaluate and write everything; return results. Raises ``StepRMError``."""
     torch.manual_seed(settings.trainer.seed)
     folder = Path(settings.trainer.output_dir).expanduser()
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
@@ -253,11 +248,10 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
 
 
 def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
-    """Return the temperature of the least negative log-likelihood, by golden-section search on its
-    logarithm.
+    """Return the temperature, from 0.05 to 20, of the least negative log-likelihood.
 
-    The likelihood of 1 / T is concave, so there is one optimum. At the bounds, 0.05 and 20, classes
-    are separated without error, or not at all.
+    Golden-section search on its logarithm: the likelihood of 1 / T is concave, so there is one
+    optimum. At the bounds classes are separated without error, or not at all.
     """
     logits_NC = logits_NC.double()
 
@@ -279,10 +273,10 @@ def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
 def report(
     logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 1.0
 ) -> dict[str, Any]:
-    """Return the share of the most frequent class, accuracy, macro-F1, negative log-likelihood, and
-    the confusion.
+    """Return majority, accuracy, macro-F1, negative log-likelihood, and the confusion.
 
-    Rows of the confusion are true classes, columns predicted ones.
+    The majority is the share of the most frequent class. Rows of the confusion are true classes,
+    columns predicted ones.
     """
     scaled_NC = logits_NC.double() / temperature
     predicted_N = scaled_NC.argmax(-1)

@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks: their tasks as files, their rows, what a policy is shown of them, and how their
-answers are counted."""
+"""Benchmarks: tasks as files, their rows, a policy's prompts, and how its answers are counted."""

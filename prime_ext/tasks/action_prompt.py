@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chats of RL problems: the system prompt of the actions, and suffixes about the form of the
-answer.
+"""Chats of RL problems: the actions' system prompt, and suffixes about the form of the answer.
 
 The suffixes are those of Eurus-2-RL-Data. The system prompt names the same seven actions and form
 of a response as the one there, in our words; a policy trained on other words should get them by
@@ -41,8 +40,7 @@ NAMED_PROMPTS = {"actions": SYSTEM_PROMPT, "none": ""}
 
 
 def read_system_prompt(value: str, named: Mapping[str, T]) -> T | str:
-    """Return the system message of ``--system-prompt``: one of ``named``, or the text of a file
-    (``SourceError``)."""
+    """Return the message of ``--system-prompt``: of ``named`` or a file, else ``SourceError``."""
     if value in named:
         return named[value]
     try:

@@ -44,17 +44,14 @@ class BenchmarkSource:
     files: Mapping[Split, Texts] = field(default_factory=dict)  # on the hub
     local: Mapping[Split, Paths] = field(default_factory=dict)  # below a data folder
     rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
-    where: Mapping[str, re.Pattern[str]] = field(
-        default_factory=dict
-    )  # columns that match in rows of the task
+    # Columns that match in rows of the task.
+    where: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
     origin: Text = ""  # address where the local files are published
-    generated: Text = (
-        ""  # in place of files: last_digit_chain, or a task of reasoning-gym with its parameters
-    )
+    # In place of files: last_digit_chain, or a task of reasoning-gym with its parameters.
+    generated: Text = ""
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row of the files belongs to the task. ``BadRow``: it lacks a column of
-        ``where``."""
+        """Return whether a row belongs to the task. ``BadRow``: it lacks a column of ``where``."""
         return all(
             pattern.search(read_cell(cell(row, name), name)) for name, pattern in self.where.items()
         )
@@ -75,18 +72,15 @@ class Gold:
     __pydantic_config__ = STRICT
     # Several columns of programs make a JSON object of tests.
     columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
-    values: Mapping[AnyCase, Answer] = field(
-        default_factory=dict
-    )  # answer by text of the column, if that is a label
+    # Answer by text of the column, if that is a label.
+    values: Mapping[AnyCase, Answer] = field(default_factory=dict)
     extract: Style = ""  # for a column with a complete solution
     unit: Text = ""  # column with the unit, which a response may leave out
-    corrections: Mapping[str, Text] = field(
-        default_factory=dict
-    )  # for texts that no response would equal
+    # For texts that no response would equal.
+    corrections: Mapping[str, Text] = field(default_factory=dict)
 
     def read(self, row: Mapping[str, Any], as_tests: bool) -> str:
-        """Return the gold answer of a row; with ``as_tests``, tests of programs. ``BadRow``: no
-        answer in columns."""
+        """Return a row's gold answer, tests of programs as JSON. ``BadRow``: columns lack it."""
         if as_tests:
             return json.dumps(
                 {column: cell(row, column) for column in self.columns}, sort_keys=True
@@ -98,10 +92,10 @@ class Gold:
             value = ", ".join(read_cell(item, column) for item in value)
         text = read_cell(value, column)
         if self.extract:
-            found = extract_answer(text, self.extract)
-            if found is None:
+            answer = extract_answer(text, self.extract)
+            if answer is None:
                 raise BadRow(f"{column} has no answer in style {self.extract}: {text[-60:]!r}")
-            text = found
+            text = answer
         if text in self.corrections:
             return self.corrections[text]
         if self.values:
@@ -113,8 +107,7 @@ class Gold:
 
 
 def _append_unit(answer: str, unit: str) -> str:
-    r"""Append the unit in LaTeX; ``\%``, ``^{\circ}`` and units in dollar signs are LaTeX
-    already."""
+    r"""Append the unit in LaTeX; ``\%``, ``^{\circ}`` and ``$unit$`` are LaTeX already."""
     answer = answer.strip("$") if answer.count("$") == 2 else answer
     if unit == "%":
         return f"{answer}\\%"
@@ -134,10 +127,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Sampling of responses, named as in transformers; ``n`` is the number of responses per
-    problem, ``top_k=0`` all.
+    """Sampling of responses, named as in transformers; greedy without ``do_sample``.
 
-    Without ``do_sample`` decoding is greedy.
+    ``n`` is the number of responses per problem, ``top_k=0`` all tokens.
     """
 
     __pydantic_config__ = STRICT
@@ -157,9 +149,8 @@ class BenchmarkProblem:
     fields: Mapping[str, str]  # texts for prompts
     gold: str  # reward_model.ground_truth of verl's schema
     id: str = ""  # name in the source; empty if it has none
-    groups: Mapping[str, str] = field(
-        default_factory=dict
-    )  # subject, level and so on, which break results down
+    # Subject, level and so on, which break results down.
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,17 +167,15 @@ class Task:
     source: BenchmarkSource
     fields: Annotated[Mapping[Annotated[str, Field(pattern=r"^\w+$")], Shown], Field(min_length=1)]
     texts: Texts  # fields that are the problem itself, by which duplicates are found
-    gold: Annotated[
-        tuple[Gold, ...], Field(min_length=1)
-    ]  # the first whose columns a row has counts
+    # The first whose columns a row has counts.
+    gold: Annotated[tuple[Gold, ...], Field(min_length=1)]
     prompts: Mapping[str, Prompt]
     metrics: Texts
     decoding: Annotated[Mapping[str, Decoding], Field(min_length=1)]
     options: Options = ()
     extraction: Style = ""  # in which responses state answers; empty for the verifier's default
-    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(
-        default_factory=dict
-    )  # of programs
+    # Of programs.
+    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)
     id: Columns | None = None  # None: the number of the row
     groups: Mapping[str, Columns] = field(default_factory=dict)
     notes: Text = ""  # caveats for comparing numbers
@@ -218,8 +207,7 @@ class Task:
         return {**find_source(self.data_source).options, **extraction, **self.limits}
 
     def problem(self, row: Mapping[str, Any]) -> BenchmarkProblem:
-        """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no
-        gold answer."""
+        """Read a row. ``BadRow``: a column is missing or empty, or it has no gold answer."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
         way = next(
             (way for way in self.gold if all(has(row, column) for column in way.columns)), None

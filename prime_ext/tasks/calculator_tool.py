@@ -35,8 +35,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {ast.Add: add, ast.Sub: sub,
 
 
 class Refused(ValueError):
-    """No result. ``outcome``: ``malformed`` (not an expression), ``error`` (a number is too large)
-    or ``timeout``."""
+    """Refusal: ``malformed`` (no expression), ``error`` (too large a number) or ``timeout``."""
 
     def __init__(self, outcome: str, message: str):
         super().__init__(message)
@@ -90,13 +89,12 @@ SCHEMA = build_schema(
 
 
 class CalculatorTool(CountedTool):
-    """``calculator(expression)``. The answer is the result, or one line that says why there is
-    none.
+    """``calculator(expression)``, which answers with the result or one line of explanation.
 
     ``config`` may have ``rewards``, ``most_digits`` (30), and ``timeout_share``: share of calls
-    that are answered as if they had taken too long, for agents that must learn to ask again. A hash
-    of the trajectory so far chooses them, so that a run can be repeated. ``ValueError``: a wrong
-    outcome or share.
+    that are answered as if they had taken too long, for agents that must learn to call again. A
+    hash of the trajectory so far chooses them, so that a run can be repeated. ``ValueError``: a
+    wrong outcome or share.
     """
 
     schema = SCHEMA

@@ -29,14 +29,12 @@ def _check_one_group(pattern: re.Pattern[str]) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Pick:
-    """A text from a cell, of the first column that a row has; ``meta.level`` is ``level`` of an
-    object in ``meta``."""
+    """A text from the first column that a row has; ``meta.level`` is ``level`` in its ``meta``."""
 
     __pydantic_config__ = STRICT
     columns: Annotated[Texts, Field(alias="column")]
-    pattern: Annotated[re.Pattern[str], AfterValidator(_check_one_group)] | None = (
-        None  # None: the complete cell
-    )
+    # None: the complete cell.
+    pattern: Annotated[re.Pattern[str], AfterValidator(_check_one_group)] | None = None
 
     def read(self, row: Mapping[str, Any]) -> str:
         """Return the text. ``BadRow``: the column is missing, not a text, or does not match."""
@@ -52,8 +50,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Composed:
-    """Text around cells, not stripped: the first of ``texts`` whose cells, ``{{column}}``, a row
-    has and fills."""
+    """Text around cells, not stripped: the first of ``texts`` whose ``{{column}}`` are filled."""
 
     __pydantic_config__ = STRICT
     texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]
@@ -81,8 +78,7 @@ Shown = Annotated[
 
 
 def _is_filled(value: Any, column: str) -> bool:
-    """Return whether a cell is neither null nor blank. ``BadRow``: it is neither text nor
-    number."""
+    """Return whether a cell is neither null nor blank. ``BadRow``: neither text nor number."""
     return value is not None and bool(str(value).strip()) and bool(read_cell(value, column))
 
 
@@ -116,8 +112,7 @@ def describe_columns(row: Mapping[str, Any]) -> str:
 
 
 def read_cell(value: Any, column: str) -> str:
-    """Read a cell as text. ``BadRow``: it is neither text nor number, or empty, or not valid
-    UTF-8."""
+    """Read a cell as text. ``BadRow``: neither text nor number, or empty, or not valid UTF-8."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise BadRow(f"{column} must be a text, got {str(value)[:40]!r}")
     text = str(value).strip()

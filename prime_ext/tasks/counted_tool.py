@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of this package's tools: a text goes in, and the outcome of each call is counted and may
-have a reward."""
+"""Base of this package's tools, which take a text; outcomes are counted, and may be rewarded."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,11 +23,11 @@ def build_schema(name: str, description: str, argument: str, meaning: str) -> di
 
 
 class CountedTool(BaseTool):
-    """A tool of verl's agent loop. A rollout's ``extra_fields`` count its calls by outcome, under
-    the tool's name.
+    """A tool of verl's agent loop that counts its calls by outcome.
 
-    ``config.rewards`` has rewards by outcome, else 0, which become verl's ``tool_rewards``.
-    ``ValueError``: an outcome is not one of ``known_outcomes``, of which ``malformed`` is one.
+    The counts are in a rollout's ``extra_fields``, under the tool's name. ``config.rewards`` has
+    rewards by outcome, else 0, which become verl's ``tool_rewards``. ``ValueError``: an outcome is
+    not one of ``known_outcomes``, of which ``malformed`` is one.
     """
 
     schema: Mapping[str, Any]
@@ -51,8 +50,7 @@ class CountedTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: Any, **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Answer one call, whatever JSON the policy wrote; return the answer, its reward and
-        ``{"outcome": ...}``."""
+        """Answer a call of any JSON; return the answer, its reward and ``{"outcome": ...}``."""
         (argument,) = self.schema["function"]["parameters"]["required"]
         text = parameters.get(argument) if isinstance(parameters, dict) else None
         data = kwargs.get("agent_data")

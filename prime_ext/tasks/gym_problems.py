@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of the tasks of reasoning-gym, each named with its parameters:
-``chain_sum:max_terms=3:max_digits=1``.
+"""Problems of reasoning-gym's tasks, named such as ``chain_sum:max_terms=3:max_digits=1``.
 
 All tasks have two more parameters: ``threshold``, the least score that makes an answer right, and
 ``extraction``, the style in which responses state answers (default: ``boxed``).
@@ -24,8 +23,7 @@ UNUSABLE = "game_of_life_halting"
 
 
 def read_task(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters in ``TASK[:PARAMETER=VALUE]...``. ``SourceError``: one is
-    unknown or wrong."""
+    """Read name and parameters of ``TASK[:PARAMETER=VALUE]...``. ``SourceError``: a bad one."""
     require()
     from reasoning_gym.factory import DATASETS
 
@@ -49,8 +47,7 @@ def read_task(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
-    """Yield different problems of a task: ``question``, and ``gold``, whose answer a response can
-    state.
+    """Yield different problems, ``question`` and ``gold``, whose answers a response can state.
 
     ``SourceError``: a name is unknown; the task has too few problems, needs a network, or refuses
     its parameters.

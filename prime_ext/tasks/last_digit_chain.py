@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The task of the quickstart, "last-digit chain": mental arithmetic with visible steps, checked by
-a rule.
+r"""The quickstart's task, "last-digit chain": mental arithmetic in steps, checked by a rule.
 
 A prompt is a start digit and 4 to 7 operations, applied from left to right (no precedence), every
 value modulo 10: ``3*9+6*7?``. The response shows every step and boxes the last value:
@@ -73,15 +72,13 @@ def parse_prompt(prompt: str) -> ChainProblem:
 
 
 def get_split(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str:
-    """Return the split of a prompt (``test``, ``val``, ``sft`` or ``train``) by a hash of its
-    text."""
+    """Return a prompt's split (``test``, ``val``, ``sft`` or ``train``), by a hash of its text."""
     bucket = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % 100
     return next(name for name, (low, high) in splits.items() if low <= bucket < high)
 
 
 def error_probability(mean_error: float, rng: random.Random) -> float:
-    """Draw from Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``. ``ValueError``: it is
-    outside [0, 1)."""
+    """Draw from Beta(2.4 m, 2.4 (1 - m)), m = ``mean_error``. ``ValueError``: not in [0, 1)."""
     if not 0 <= mean_error < 1:
         raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
     alpha = MISCONCEPTION_CONCENTRATION * mean_error
@@ -92,8 +89,7 @@ def error_probability(mean_error: float, rng: random.Random) -> float:
 def generate_problems(
     split: str, count: int, seed: int, chain_lengths: Sequence[int] = CHAIN_LENGTHS
 ) -> list[ChainProblem]:
-    """Draw ``count`` different problems of one split; the chain length is uniform over
-    ``chain_lengths``.
+    """Draw ``count`` different problems of one split; the length is uniform in ``chain_lengths``.
 
     ``ValueError``: the split is unknown, or too small.
     """
@@ -121,8 +117,7 @@ def generate_problems(
 
 
 def outcome_reward(response: str, ground_truth: str) -> float:
-    """Return 1.0 if the last box holds the ground truth, else 0.0. ``RuntimeError``: the verifier
-    could not decide."""
+    """Return 1.0 if the last box holds the truth, else 0.0. ``RuntimeError``: no decision."""
     verdict = _verifier.verify(response, ground_truth)
     if verdict.score is None:
         raise RuntimeError(f"the verifier could not judge {response!r}: {verdict.detail}")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python as a tool of verl's tool agent loop: programs run in this package's sandbox, never in the
-worker.
+"""Python as a tool of verl's tool agent loop: programs run in the sandbox, never in the worker.
 
 tools:
   - class_name: prime_ext.tasks.python_tool.PythonTool

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of verl's RL schema, and parquet files of them. Only ``extra_info`` differs between kinds of
-data."""
+"""Rows of verl's RL schema in parquet files; kinds of data differ only in ``extra_info``."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -53,8 +52,7 @@ def rl_row(
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows to a parquet file as they come; return their number. The same rows give the same
-    bytes."""
+    """Write rows to parquet as they come; return their number. Equal rows give equal bytes."""
     written = 0
     with pq.ParquetWriter(path, schema) as writer:
         for chunk in make_batches(rows, ROWS_PER_WRITE):
@@ -106,8 +104,7 @@ class JudgedRow(PromptRow):
 
 
 def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
-    """Return what is wrong with a row, which may have anything in its columns; one line for each
-    fault."""
+    """Return one line for each fault of a row, which may have anything in its columns."""
     try:
         kind.model_validate(dict(row))
     except ValidationError as error:

@@ -75,8 +75,7 @@ def _content(path: Path) -> Any:
 
 
 def _extend(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a file into the task of the package that it extends, ``source`` key by key; a null
-    removes a key."""
+    """Merge a file into the package's task it extends, ``source`` by key; null removes a key."""
     name = str(content[EXTENDS])
     if name not in task_names():
         raise SettingsError(

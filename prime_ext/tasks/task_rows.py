@@ -86,8 +86,7 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
 
 
 def source_files(task: Task, data: Path | None, split: str) -> list[Path]:
-    """Return the files of a split; a packed local one may have been unpacked. ``SourceError``: one
-    is missing."""
+    """Return a split's files; a local .gz may be unpacked. ``SourceError``: one is missing."""
     source = task.source
     names = source.places(local=data is not None)[split]
     try:
@@ -98,10 +97,10 @@ def source_files(task: Task, data: Path | None, split: str) -> list[Path]:
     paths = []
     for path in (data / name for name in names):
         unpacked = path.with_suffix("") if path.suffix == ".gz" else path
-        found = next((one for one in (path, unpacked) if one.is_file()), None)
-        if found is None:
+        existing = next((one for one in (path, unpacked) if one.is_file()), None)
+        if existing is None:
             raise SourceError(f"{path} does not exist{_hint(task, split)}")
-        paths.append(found)
+        paths.append(existing)
     return paths
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of values in YAML files and rows, in addition to those of
-:mod:`prime_ext.config.checks`."""
+"""Types of values in YAML files and rows, in addition to :mod:`prime_ext.config.checks`."""
 
 from pathlib import PurePath
 from typing import Annotated

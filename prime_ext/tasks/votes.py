@@ -9,8 +9,7 @@ Same = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class Ballot:
-    """The votes of one problem: responses, score and first answer of each class; ``silent`` ones
-    have no answer."""
+    """Votes on a problem: size, score, first answer of each class; ``silent`` have no answer."""
 
     votes: tuple[int, ...]
     scores: tuple[float, ...]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files: written so that an interrupted run never leaves half a file under its final name, and read
-line by line."""
+"""Files, written whole or not at all under their final names, and read line by line."""
 
 import gzip
 import hashlib
@@ -17,8 +16,7 @@ _SAMPLED_BYTES = 2**20
 
 @contextmanager
 def write_atomically(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path next to ``path``; when the block ends without an error it is renamed
-    to ``path``.
+    """Yield a temporary path next to ``path``, renamed to ``path`` after a block without errors.
 
     What was written may be a file or a folder; an older file or folder of that name is replaced.
     """
@@ -29,8 +27,7 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         if path.is_dir():
-            # A folder cannot be replaced in one call; the old one is moved out of the way, then
-            # removed.
+            # A folder cannot be replaced in one call: move the old one away, then remove it.
             old = path.with_name(f".{path.stem}.{os.getpid()}.old")
             path.rename(old)
             temporary.rename(path)
@@ -51,8 +48,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as indented JSON, atomically. NaN and infinity are refused (they
-    are not JSON)."""
+    """Write ``value`` as indented JSON, atomically. NaN and infinity are refused (not JSON)."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
@@ -87,8 +83,7 @@ def digest_files(paths: Iterable[str | Path]) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file that are not blank, ``.gz`` or not, with their numbers from
-    1."""
+    """Yield number, from 1, and text of the lines that are not blank; ``.gz`` is unpacked."""
     with (
         gzip.open(path, "rt", encoding="utf-8")
         if path.suffix == ".gz"

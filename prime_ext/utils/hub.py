@@ -12,10 +12,10 @@ _SECONDS = 5.0
 
 
 def use_cache_without_hub(name: str) -> None:
-    """Let the hub's libraries read their cache only, if ``name`` is not a path here and the hub
-    does not answer.
+    """Let the hub's libraries read their cache only, if the hub does not answer.
 
-    They would try again for a minute before they say that a file is missing.
+    A ``name`` that is a path here needs no hub. The libraries would try again for a minute before
+    they report that a file is missing.
     """
     if constants.HF_HUB_OFFLINE or Path(name).expanduser().exists():
         return

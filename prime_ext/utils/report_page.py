@@ -33,8 +33,7 @@ def show_invisible(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return the beginning and the end of a long text, with a note of how much is missing between
-    them."""
+    """Return the beginning and the end of a long text, with a note of how much is left out."""
     if len(text) <= most:
         return show_invisible(text)
     head = text[: 2 * most // 3]
@@ -62,8 +61,7 @@ def escape_markdown(text: str, most: int = _CELL) -> str:
 def markdown_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], escape: bool = True
 ) -> str:
-    """Return a Markdown table. Without ``escape`` the cells are our own Markdown and stay as they
-    are."""
+    """Return a Markdown table. Without ``escape`` its cells are our own Markdown, kept as it is."""
     lines = [
         [escape_markdown(cell) if escape else cell for cell in cells] for cells in (header, *rows)
     ]

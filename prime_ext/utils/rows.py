@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the files in which benchmarks are published, whatever their format, with the place of
-every bad one.
+"""Rows of the files in which benchmarks are published, with the place of every bad one.
 
 CSV with a header; JSON Lines (``.jsonl``, ``.jsonl.gz``, and ``.json`` or ``.txt`` files that hold
-it); a JSON list of objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem":
-[...]}``); parquet.
+it); a JSON list of objects; a JSON object of columns (``{"problem": {"0": ...}}`` or
+``{"problem": [...]}``); parquet.
 """
 
 import csv
@@ -24,8 +23,7 @@ from prime_ext.utils.run_store import RunError
 
 T = TypeVar("T")
 FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
-# Longer cells are not questions, but that is for the rows to say; the module's limit would end the
-# reading.
+# The module's limit on a cell would end the reading of a file.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -37,23 +35,20 @@ def make_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 class SourceError(RunError):
-    """A file, data set or task that cannot be used at all; the message is one line that names
-    it."""
+    """A file, data set or task that cannot be used at all; the message is a line with its name."""
 
 
 class BadRow(ValueError):
-    """A row that cannot be used; the message says why."""
+    """A row that cannot be used; the message has the reason."""
 
 
 def read_source(
     path: Path, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
-    """Yield rows with their numbers from 1 (in JSON Lines, of the line); a bad one comes as a
-    :class:`BadRow`.
+    """Yield rows with their numbers from 1; a bad one comes as a :class:`BadRow`.
 
-    Of parquet files, only the ``columns`` that are there are read.
-
-    SourceError: no such file or format, not text, or broken beyond its rows.
+    In JSON Lines the number is that of the line. Of parquet files, only the ``columns`` that are
+    there are read. Raises SourceError: no such file or format, not text, or broken beyond its rows.
     """
     if not path.is_file():
         raise SourceError(
@@ -128,8 +123,7 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
 
 
 def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
-    """Yield the rows of a list, columns, or JSON Lines under the wrong suffix; the first two have
-    to be read whole."""
+    """Yield the rows of a list, of columns, or of misnamed JSON Lines, after reading all."""
     text = file.read()
     try:
         value = json.loads(text)
@@ -167,8 +161,7 @@ def _object(value: Any) -> Mapping[str, Any] | BadRow:
 
 
 def hub_file(repository: str, name: str, revision: str | None) -> Path:
-    """Return the local copy of a file of a data set on the Hugging Face hub. SourceError: it cannot
-    be fetched."""
+    """Return a local copy of a data set's file on the hub. SourceError: it cannot be fetched."""
     from huggingface_hub import hf_hub_download
 
     use_cache_without_hub(repository)
@@ -181,11 +174,10 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
 def hub_rows(
     repository: str, config: str | None, split: str, files: str | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield rows of a data set on the Hugging Face hub, or in a local folder, with their numbers
-    from 1.
+    """Yield rows, numbered from 1, of a data set on the Hugging Face hub or in a local folder.
 
-    ``files`` (JSON Lines or parquet; wildcards) replace those of its own configuration.
-    SourceError: cannot be fetched.
+    ``files`` (JSON Lines or parquet; wildcards) replace those of its own configuration. Raises
+    SourceError: it cannot be fetched.
     """
     use_cache_without_hub(repository)
     from datasets import load_dataset

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resume a run where it was interrupted, and refuse another run's folder: the identity of a run,
-and finished items.
+"""Identity and finished items of a run: resume where it stopped, refuse another run's folder.
 
 The identity is everything that the results depend on, as JSON. Items are lines of a file, appended
 one by one. A kill at any moment loses at most the item in progress; the next run drops its
@@ -28,8 +27,7 @@ from prime_ext.utils.files import write_json, write_json_lines
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-# After a kill, the processes of a run live on for a few seconds; a command that starts it again
-# must not fail by that.
+# After a kill, processes of a run live on for a few seconds; starting it again must not fail.
 _SECONDS_TO_END = 30.0
 _SECONDS_BETWEEN_SYNCS = 1.0
 _ADVICE = "choose another --output"
@@ -40,7 +38,7 @@ _UNREADABLE = (
 
 
 class RunError(ValueError):
-    """Something cannot be done as asked; the message is one line and says what would be right."""
+    """Something cannot be done as asked; the one-line message has what would be right."""
 
 
 def command(
@@ -115,11 +113,10 @@ def _find_differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, 
 
 
 def check_identity(where: Path, recorded: Any, identity: Any, advice: str = _ADVICE) -> None:
-    """Compare the identity that the run in ``where`` recorded with that of this run, which JSON can
-    hold.
+    """Compare the identity that the run in ``where`` recorded with that of this run.
 
-    ``RunError``: they differ. The message names the first setting that does, and gives the
-    ``advice``.
+    JSON can hold both. Raises ``RunError``: they differ. The message names the first setting that
+    does, and gives the ``advice``.
     """
     for key, old, new in _find_differences(recorded, json.loads(json.dumps(identity))):
         raise RunError(f"{where} holds a run with {key} {old}, now it is {new}; {advice}")
@@ -148,10 +145,9 @@ def run_folder(
 
 
 class RunLock:
-    """Lock on the folder of a run, which the kernel releases when the process ends. As a context it
-    does not wait.
+    """Lock on the folder of a run, which the kernel releases when the process ends.
 
-    ``key`` is the setting that names the folder, for messages.
+    As a context it does not wait. ``key`` is the setting that names the folder, for messages.
     """
 
     def __init__(self, folder: Path, key: str = ""):
@@ -161,8 +157,7 @@ class RunLock:
         self._lock = FileLock(self._holder, thread_local=False, fallback_to_soft=False)
 
     def acquire(self, wait_seconds: float = _SECONDS_TO_END) -> None:
-        """Take the lock and note who has it. ``RunError``: another run has not ended within
-        ``wait_seconds``."""
+        """Take the lock, note who has it. ``RunError``: in use for longer than ``wait_seconds``."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             try:
@@ -200,12 +195,11 @@ class RunLock:
 
 
 class LineFile:
-    """Finished items: JSON objects by key, one a line. ``rows`` holds them; used as a context, it
-    takes new ones.
+    """Finished items: JSON objects by key in ``rows``, one a line; a context takes new ones.
 
     A line has the names ``fields``. ``wanted`` are the keys that belong here, in order; None for
-    any, in the order in which they come. RunError: a line is broken, belongs to no wanted key, or
-    is there twice. Nothing is changed then.
+    any, in the order in which they come. Raises RunError: a line is broken, belongs to no wanted
+    key, or is there twice. Nothing is changed then.
     """
 
     def __init__(
@@ -252,8 +246,7 @@ class LineFile:
         return self
 
     def append(self, row: Row) -> None:
-        """Add a row at the end. It survives a kill of this process, and after a second a crash of
-        the machine too."""
+        """Add a row, which survives a kill. Rows are synced to the disk about once a second."""
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         if time.monotonic() - self._last_sync >= _SECONDS_BETWEEN_SYNCS:

@@ -49,20 +49,18 @@ class TokenizedSteps:
 
     ids: list[int]  # of prompt and response
     n_prompt: int
-    ends: tuple[
-        int, ...
-    ]  # index in ids of the last token of each step, or of the token that carries its score
+    # Index in ids of the last token of each step, or of the token that carries its score.
+    ends: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class TextEncoder:
-    """Encoder of prompts and responses with a fast tokenizer, which knows the characters of each
-    token.
+    """Encoder of prompts and responses with a fast tokenizer, which maps tokens to characters.
 
-    Responses end with the end-of-sequence token if ``append_eos``. TextError: the tokenizer is not
-    fast, or has none.
+    Responses end with the end-of-sequence token if ``append_eos``. Raises TextError: the tokenizer
+    is not fast, or has none.
     """
 
     def __init__(self, tokenizer: Any, append_eos: bool = True):
@@ -80,19 +78,17 @@ class TextEncoder:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def literal(self, text: str) -> list[int]:
-        """Return the tokens of a text that somebody else wrote: special tokens that it spells out
-        are text."""
+        """Return the tokens of somebody else's text: special tokens that it spells are text."""
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
             "input_ids"
         ]
 
     def prompt(self, prompt: Prompt) -> list[int]:
-        """Return the tokens up to where the response starts: through the chat template, with the
-        generation prompt.
+        """Return a prompt's tokens: through the chat template, with the generation prompt.
 
         Without a template the text stands alone, after the beginning-of-sequence token if the
-        tokenizer adds it. TextError: chat messages without a chat template, or a prompt without
-        tokens.
+        tokenizer adds it. Raises TextError: chat messages without a chat template, or a prompt
+        without tokens.
         """
         if self.tokenizer.chat_template:
             text = self.tokenizer.apply_chat_template(

@@ -40,7 +40,7 @@ def is_padding(tag: Mapping[str, Any]) -> bool:
 
 
 def _get(keys: Sequence[str], partition_id: str | None, *names: str) -> Any:
-    """Fields of rows by name, in the order of the keys."""
+    """Return fields of rows by name, in the order of the keys."""
     return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=list(names))
 
 
@@ -55,8 +55,7 @@ def _build_jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RolloutStore:
-    """Rows of the store, in an order that never changes; workers read and write the same rows by
-    their keys.
+    """Rows of the store in a fixed order; workers read and write the same rows by their keys.
 
     A training step fetches once, when it begins, and writes once, when it ends. All else that goes
     in is for the PRM's workers (labels and weights of rows, rollouts of earlier steps), and all
@@ -90,8 +89,7 @@ class RolloutStore:
         return [number.setdefault(group_uid(key), len(number)) for key in self.batch.keys]
 
     def fetch(self, *names: str) -> dict[str, Any]:
-        """Return fields: tokens ``(B, T)`` padded with 0, numbers ``(B,)``, else lists.
-        RuntimeError: no such field."""
+        """Return 0-padded ``(B, T)`` tokens, ``(B,)`` numbers, or lists. RuntimeError: no field."""
         data = _get(self.batch.keys, self.batch.partition_id, *names)
         for name in names:
             if name not in data:
@@ -106,8 +104,7 @@ class RolloutStore:
         return {name: list(data[name].unbind()) for name in names}
 
     def write(self, **fields: torch.Tensor) -> KVBatchMeta:
-        """Write ``(B,)`` values, or ``(B, T)`` ones of responses; return the rows with all fields
-        that they have."""
+        """Write ``(B,)`` or responses' ``(B, T)`` values; return the rows with all their fields."""
         data = TensorDict({}, batch_size=len(self))
         for name, value in fields.items():
             rows = zip(value, self.batch.tags, strict=True)
@@ -127,8 +124,7 @@ class RolloutStore:
         return RolloutStore(replace(self.batch, **picked))
 
     def build_request(self, fields: Sequence[str], **options: Any) -> KVBatchMeta:
-        """Return what a worker's method receives: the rows, of which it fetches these fields, and
-        its options."""
+        """Return a worker's request: the rows, the fields to fetch, and its options."""
         return replace(self.batch, keys=self.keys, fields=list(fields), extra_info=options)
 
     @contextmanager
@@ -139,8 +135,7 @@ class RolloutStore:
         multiple: int,
         end_token: int,
     ) -> Iterator["RolloutStore"]:
-        """Add rollouts, and verl's padding up to a multiple of ``multiple`` rows, for the time of
-        the block.
+        """Add rollouts and verl's padding, to a multiple of ``multiple`` rows, during the block.
 
         ``fields`` have a tensor for each rollout, ``prompts`` and ``responses`` among them.
         """
@@ -164,8 +159,7 @@ class RolloutStore:
             clear(batch.keys[len(self) :], batch.partition_id)
 
     def refuse_images(self, feature: str) -> None:
-        """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not
-        for."""
+        """Raise RuntimeError if a row has images or videos, which are not for ``feature``."""
         data = _get(self.batch.keys, self.batch.partition_id, _MULTI_MODAL)
         values = _list_values(data[_MULTI_MODAL]) if _MULTI_MODAL in data else []
         for key, value in zip(self.batch.keys, values, strict=False):
@@ -185,8 +179,7 @@ def _pad(value: Any) -> Any:
 
 
 def reward_info(key: str, extra: Any) -> Mapping[str, Any]:
-    """Return the extra info of a trajectory's reward; empty if there is none. RuntimeError: it is
-    not a mapping."""
+    """Return the extra info of a trajectory's reward, or empty. RuntimeError: not a mapping."""
     info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
     if not isinstance(info, Mapping):
         raise RuntimeError(
@@ -204,8 +197,7 @@ def fetch_reward_infos(keys: Sequence[str], partition_id: str | None) -> list[Ma
 
 
 def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
-    """Return a trajectory's ``tool_rewards`` or ``turn_scores``. RuntimeError: its loop reports no
-    such numbers."""
+    """Return a trajectory's ``tool_rewards`` or ``turn_scores``. RuntimeError: not numbers."""
     values = extra.get(name) if isinstance(extra, Mapping) else None
     if not isinstance(values, list) or not all(
         isinstance(one, Real) and isfinite(one) for one in values
@@ -218,8 +210,7 @@ def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
 
 
 def average_counts(extras: Sequence[Any]) -> dict[str, float]:
-    """Return means of what agent loops and tools count in ``extra_fields``, by ``field/name``;
-    missing counts are 0."""
+    """Return means of the counts in ``extra_fields``, by ``field/name``; missing ones are 0."""
     sums: Counter[str] = Counter()
     for extra in extras:
         for field, values in extra.items() if isinstance(extra, Mapping) else ():
@@ -232,8 +223,7 @@ def average_counts(extras: Sequence[Any]) -> dict[str, float]:
 
 
 def read_label(key: str, info: Mapping[str, Any], name: str) -> float:
-    """Return the value ``name`` of a reward's extra info; RuntimeError: it is missing, or not in
-    [0, 1]."""
+    """Return ``name`` of a reward's extra info. RuntimeError: it is missing, or not in [0, 1]."""
     if name not in info:
         raise RuntimeError(
             f"the reward of rollout {key} has no {name!r} in its extra info (it has"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scorer that the section ``step_scorer`` asks for."""
+"""The scorer that the section ``step_scorer`` describes."""
 
 from anyio.from_thread import start_blocking_portal
 
@@ -52,11 +52,10 @@ def check_server(settings: ScorerSettings) -> None:
 
 
 def build_scorer(settings: ScorerSettings, router_address: str | None = None) -> StepScorer:
-    """Build the scorer of the settings. Raises ``StepRMError``: no server to ask, or a model that
-    cannot work.
+    """Build the scorer of the settings.
 
     ``router_address`` is that of verl's reward-model pool; it is used when the settings name no
-    server.
+    server. Raises ``StepRMError``: no server, or a model that cannot work.
     """
     path = settings.model_path or ""
     remote_code = settings.trust_remote_code

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step reward model in this process: all steps of all responses in few passes, sorted by
-length."""
+"""A step reward model in this process: all steps of all responses in few passes, by length."""
 
 import asyncio
 import math
@@ -18,15 +17,13 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Reading, StepScorer, calibrate
 
 T = TypeVar("T", bound=Sized)
-# Tokens of a pass, padding included, on the CPU and elsewhere: on the CPU larger passes leave the
-# processor's caches.
+# Tokens of a pass, padding included. On the CPU larger passes leave the processor's caches.
 CPU_BATCH_TOKENS = 1024
 BATCH_TOKENS = 16384
 
 
 def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
-    """Yield batches of similar lengths, of at most ``batch_tokens`` padded tokens or one input, the
-    longest first."""
+    """Yield batches, longest inputs first: at most ``batch_tokens`` padded, or a single input."""
     ordered = sorted(inputs, key=len, reverse=True)
     while ordered:
         size = max(1, batch_tokens // len(ordered[0]))
@@ -35,8 +32,7 @@ def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
 
 
 def pad_inputs(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and attention mask, (B, T), of inputs of different lengths, padded on the
-    right."""
+    """Return ids and attention mask, (B, T), of inputs that are padded on the right."""
     id_BT = pad_sequence(list(inputs), batch_first=True, padding_value=pad)
     mask_BT = pad_sequence([torch.ones_like(ids) for ids in inputs], batch_first=True)
     return id_BT, mask_BT
@@ -45,8 +41,10 @@ def pad_inputs(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, 
 def device_and_dtype(
     device: str | torch.device | None, dtype: str | None
 ) -> tuple[torch.device, torch.dtype]:
-    """Choose, by default an accelerator in bfloat16 or the CPU in float32. Raises ``StepRMError``:
-    no such dtype."""
+    """Choose device and dtype, by default CUDA in bfloat16 or the CPU in float32.
+
+    Raises ``StepRMError``: no such dtype.
+    """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen = getattr(torch, dtype or ("float32" if place.type == "cpu" else "bfloat16"), None)
     if not isinstance(chosen, torch.dtype):
@@ -55,8 +53,7 @@ def device_and_dtype(
 
 
 def count_positions(config: Any) -> float:
-    """Return the tokens that a model takes: RoBERTa and its kin lose the positions up to the
-    padding token's."""
+    """Count a model's positions; RoBERTa and its kin lose those up to the padding token's."""
     positions = getattr(config, "max_position_embeddings", None)
     if not positions or positions < 0:
         return math.inf
@@ -72,8 +69,7 @@ def count_positions(config: Any) -> float:
 
 
 def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
-    """Return the id to pad with. Raises ``StepRMError`` if tokenizer or length do not fit the
-    model."""
+    """Return the id to pad with. Raises ``StepRMError``: tokenizer or length do not fit."""
     size = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > size:
         raise StepRMError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}")
@@ -89,8 +85,7 @@ def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
 
 
 class StepModel(ABC):
-    """A model of transformers in this process that scores steps; errors in what it is are
-    ``StepRMError``."""
+    """A model of transformers in this process that scores steps; a wrong one: ``StepRMError``."""
 
     def __init__(self, path: str | Path, trust_remote_code: bool):
         self.where = str(path)
@@ -104,8 +99,7 @@ class StepModel(ABC):
         device: str | torch.device | None,
         dtype: str | None,
     ) -> None:
-        """Load the weights from ``self.where`` with a class of transformers. See
-        :func:`device_and_dtype`."""
+        """Load ``self.where`` with a class of transformers; see :func:`device_and_dtype`."""
         self.device, chosen = device_and_dtype(device, dtype)
         model = kind.from_pretrained(
             self.where, dtype=chosen, trust_remote_code=self.trust_remote_code
@@ -129,13 +123,11 @@ class StepModel(ABC):
 
     @abstractmethod
     def score_inputs(self, batch: Sequence[Any]) -> list[list[float]]:
-        """Return the scores of the steps of each input. Raises ``StepRMError``: they are not
-        finite."""
+        """Return the scores of each input's steps. Raises ``StepRMError``: they are not finite."""
 
 
 class StepClassifier(StepModel):
-    """A sequence-classification model in a folder, which reads an input for each step. See
-    ``read_description``."""
+    """A sequence classifier in a folder that reads one input per step; see ``read_description``."""
 
     def __init__(
         self,

@@ -30,8 +30,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class StepScores:
-    """Score of each step of a response, and how many steps lost tokens of their context, or of
-    their own.
+    """Scores of a response's steps, and how many lost tokens of their context, or of their own.
 
     A score is the probability of the label 1, as in PSPO (arXiv 2411.11681).
     """
@@ -56,8 +55,7 @@ Known = dict[Input, list[float] | ScoringFailure]
 
 
 class StepScorer(ABC):
-    """Score responses; calls may overlap. The scores of the last :data:`CACHE_SIZE` inputs are
-    remembered."""
+    """Scorer of responses; calls may overlap. It caches the scores of :data:`CACHE_SIZE` inputs."""
 
     def __init__(self) -> None:
         self._cache: LRUCache[Input, list[float]] = LRUCache(CACHE_SIZE)
@@ -71,8 +69,7 @@ class StepScorer(ABC):
         """Close connections and threads."""
 
     def split_known(self, read: Sequence[Reading]) -> tuple[Known, list[Input]]:
-        """Return what is known of the inputs of responses, and the distinct ones that need
-        scores."""
+        """Return what is known of the inputs of responses, and distinct ones without scores."""
         wanted = dict.fromkeys(
             item for inputs in read if isinstance(inputs, list) for item in inputs
         )
@@ -81,8 +78,7 @@ class StepScorer(ABC):
         return known, [item for item in wanted if item not in known]
 
     def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
-        """Return the outcome of each response, and remember the scores of all inputs, but no
-        failures."""
+        """Return each response's outcome, and cache the scores of all inputs, but no failures."""
         self._cache.update(
             {item: scores for item, scores in known.items() if isinstance(scores, list)}
         )

@@ -48,15 +48,13 @@ class ClassifyScorer(StepScorer):
         self._attempts = settings.attempts
         self._seconds = settings.timeout_seconds
         self._slots = asyncio.Semaphore(settings.concurrency)
-        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this
-        # is.
+        # Without a key the client would send that of $OPENAI_API_KEY to any server.
         self._client = openai.AsyncOpenAI(
             base_url=base_url, api_key="none", max_retries=self._attempts - 1, timeout=self._seconds
         )
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Score responses; one fails with any of its steps. Raises ``StepRMError`` if the server
-        cannot work."""
+        """Score responses; one fails with any step. Raises ``StepRMError``: no working server."""
         read = self._encoder.encode_chains([(chain.question, chain.steps) for chain in chains])
         known, missing = self.split_known(read)
         batches = [missing[at : at + BATCH_SIZE] for at in range(0, len(missing), BATCH_SIZE)]
@@ -75,8 +73,7 @@ class ClassifyScorer(StepScorer):
         await self._client.close()
 
     async def _ask(self, batch: Sequence[Input]) -> list[list[float]] | ScoringFailure:
-        """Return the score of the step of each input, or why all attempts failed. Raises
-        ``StepRMError``."""
+        """Return each input's score, or why all attempts failed. Raises ``StepRMError``."""
         body = {"input": [list(item.ids) for item in batch], "use_activation": True}
         try:
             async with self._slots:

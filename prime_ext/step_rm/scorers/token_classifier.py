@@ -88,8 +88,7 @@ class TokenClassifier(StepModel):
         self._load(kind, tokenizer, 0, device, dtype)
 
     def tokens(self, prompt: Prompt, steps: Sequence[str]) -> TokenizedSteps:
-        """Tokenize a response as the model reads it. Raises ``TextError``: messages that the layout
-        cannot show."""
+        """Return a response's tokens. Raises ``TextError``: the layout cannot show its messages."""
         if self.layout == "chat":
             prompt_ids = self.encoder.prompt(prompt)
         elif isinstance(prompt, str):
@@ -105,15 +104,13 @@ class TokenClassifier(StepModel):
 
     @torch.inference_mode()
     def score_inputs(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
-        """Return the probability that each step of each response is right. Raises ``StepRMError``:
-        not finite."""
+        """Return the probability that each step is right. Raises ``StepRMError``: not finite."""
         logits_BTC = self._logits(batch)
         if self.answer_tokens is None and logits_BTC.shape[-1] != len(self.columns):
             raise StepRMError(
                 f"{self.where} gave {logits_BTC.shape[-1]} numbers a token, not {len(self.columns)}"
             )
-        # A causal model has a logit for every token of the vocabulary, of which only these are
-        # copied.
+        # Of a causal model's logits for all tokens of the vocabulary, copy these only.
         right_BT = logits_BTC[..., self.columns].float().softmax(-1)[..., self.positive].cpu()
         rights = [right_BT[row, list(tokens.ends)].tolist() for row, tokens in enumerate(batch)]
         if any(value != value for values in rights for value in values):
