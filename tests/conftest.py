@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings made before anything imports verl: CPU mode, one thread, and where modules are that no
-wheel has."""
+"""Settings made before verl is imported: CPU mode, one thread, paths of modules in no wheel."""
 
 import os
 import sys

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floors of the house: imports go downwards, nothing goes round, and few modules stand in the
-hall."""
+"""Layers of the package: imports go downwards without cycles; its root has few modules."""
 
 import subprocess
 import sys

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of docs/explanation/for_upstream.md about verl still hold; a failure is a workaround to
-take out."""
+"""Claims of docs/explanation/for_upstream.md hold; drop the workaround of one that fails."""
 
 import ast
 import asyncio
@@ -62,14 +61,13 @@ def test_the_critic_takes_a_key_that_its_settings_lack():
     )
 
 
-def test_the_time_limit_of_groups_is_read_nowhere_and_is_torchs_half_hour():
+def test_the_time_limit_of_groups_has_no_effect():
     assert not [path for path in VERL.rglob("*.py") if ".nccl_timeout" in path.read_text()]
     assert _get_default_timeout(Backend("cpu:gloo,cuda:nccl")) == timedelta(minutes=30)
 
 
 def in_plain_verl(folder, script, modules=""):
-    """Run it without the plug-in, which mends things, unless it is given; returns the last line
-    that it prints."""
+    """Run a script without the plug-in, unless ``modules`` names it; return its last line."""
     environment = {
         **os.environ,
         "VERL_USE_EXTERNAL_PLUGINS": "none",
@@ -123,7 +121,7 @@ except ValueError as error:
 
 
 @pytest.mark.slow
-def test_a_qwen2_without_chatml_cannot_generate_and_here_joins_turns_as_an_unknown_model(tmp_path):
+def test_a_qwen2_without_chatml_joins_turns_only_here(tmp_path):
     assert (
         in_plain_verl(tmp_path, JOINED) == "Tokenizer does not define required token '<|im_end|>'"
     )
@@ -140,7 +138,7 @@ def test_a_critic_asks_for_flash_attention_whatever_is_set(tmp_path):
     in_plain_verl(tmp_path, CRITIC)
 
 
-def test_merging_rounds_and_an_update_that_is_not_finite_is_passed_over():
+def test_merging_rounds_and_non_finite_updates_are_skipped():
     assert ".bfloat16()" in inspect.getsource(FSDPModelMerger)
     after = inspect.getsource(FSDPEngine.optimizer_step).partition(
         "if not torch.isfinite(grad_norm):"
@@ -148,14 +146,14 @@ def test_merging_rounds_and_an_update_that_is_not_finite_is_passed_over():
     assert after and "raise" not in after.partition("else:")[0]
 
 
-def test_requests_of_two_equal_runs_have_other_ids_and_no_seed():
+def test_equal_runs_have_different_request_ids_and_no_seed():
     for path in ("single_turn", "tool"):
         (call,) = calls_of(f"experimental/agent_loop/{path}_agent_loop.py", "generate")
         assert "seed" not in {keyword.arg for keyword in call.keywords}
     assert ToolAgentLoop._make_request_id(0, False) != ToolAgentLoop._make_request_id(0, False)
 
 
-def test_a_tool_has_no_time_limit_and_its_special_tokens_pass():
+def test_tools_have_no_time_limit_and_their_special_tokens_pass():
     class Tool:
         async def create(self, **given):
             return "0", None

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every advantage estimator: against verl's own for outcomes, against loops for process rewards,
-and its edge cases."""
+"""Advantage estimators against verl's own (outcomes) and loops (process rewards); edge cases."""
 
 import statistics
 from dataclasses import replace
@@ -28,8 +27,7 @@ discounts = st.sampled_from([1.0, 0.9])
 
 
 def token_rewards(batch, penalty=0.0):
-    """Return the label at the last token, minus a penalty of its own for each token; garbage
-    outside the mask."""
+    """Return the label at the last token less each token's penalty; garbage outside the mask."""
     penalty_BT = penalty * batch.reward_BT if penalty else 0.0
     return torch.where(
         batch.mask_BT.bool(),
@@ -81,7 +79,7 @@ IN_VERL = ["rloo_vectorized", "grpo", "gae"]
     gae_lambda=st.sampled_from([1.0, 0.95]),
     penalty=st.sampled_from([0.0, 0.1, 1.0]),
 )
-def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_penalty(
+def test_outcome_only_equals_verls_estimator_of_that_name(
     name, batch, discount, gae_lambda, penalty
 ):
     # The discount of the others is 1 in verl.
@@ -107,8 +105,7 @@ def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_
 
 
 def centered(batch, source, i, paid):
-    """Return what is left of the reward of each paid token of row i, written out response by
-    response."""
+    """Return the centered reward of each paid token of row i, by a loop over responses."""
     members = batch.members(i)
     others = [j for j in members if j != i]
     n = len(members)
@@ -200,8 +197,7 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
     for rows in (orders(batch, seed), batch.rows):
         part = batch.permuted(rows)
         moved = {key: value[rows] for key, value in fields.items()}
-        # Singletons whitened alone may be blown up from rounding errors: hence no relative
-        # comparison at zero.
+        # Whitened singletons may be rounding errors blown up: no relative comparison at zero.
         torch.testing.assert_close(
             advantage(part, moved, 77 - part.group_B), reference_BT[rows], atol=1e-6, rtol=1e-6
         )
@@ -209,9 +205,8 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
 
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
-def test_a_group_of_equal_outcomes_receives_zero_and_no_rounding_error_is_blown_up(name, reward):
-    """Seven times 0.1 in float32 does not average to 0.1; divided by 1e-6 the difference would
-    count."""
+def test_equal_outcomes_get_zero_without_rounding_errors(name, reward):
+    """The float32 mean of seven times 0.1 is not 0.1; divided by 1e-6 the error would count."""
     mask_BT = torch.ones(7, 2)
     last_BT = mark_last_token(mask_BT)
     source = RewardSource(reward * last_BT, last_BT, estimator=name)
@@ -227,9 +222,7 @@ def test_a_group_of_equal_outcomes_receives_zero_and_no_rounding_error_is_blown_
     st.sampled_from(GROUP_ESTIMATORS),
     st.sampled_from([0.3, 2.0]),
 )
-def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_whitening(
-    batch, one, other, weight
-):
+def test_advantages_of_different_estimators_are_summed_before_whitening(batch, one, other, weight):
     outcome = of_outcome(batch, one)
     process = RewardSource(batch.reward_BT, batch.mask_BT, weight, estimator=other)
     result = combine_sources({"outcome": outcome, "process": process}, batch.mask_BT, batch.group_B)

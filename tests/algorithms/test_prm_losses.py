@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's losses: the formulas in loops, and that neither micro-batches nor row order change
-value or gradient."""
+"""Losses of the PRM equal formulas in loops, for any micro-batches and order of rows."""
 
 import math
 
@@ -25,8 +24,7 @@ def sigmoid(x):
 
 
 class Case:
-    """A batch with log-ratios before the update (garbage in padding) and labels that the loss
-    takes."""
+    """A batch for a loss: log-ratios, earlier scores (NaN for padding), labels that it takes."""
 
     def __init__(self, name: str, batch: Batch):
         self.entry = PRM_LOSSES[name]
@@ -52,8 +50,7 @@ class Case:
         return rows
 
     def loss(self, ratio_BT, rows: RowFields, beta, part=slice(None), **options):
-        """Return the loss of a mini-batch that is the whole batch, or the part of it that a
-        micro-batch contributes."""
+        """Return the loss of the batch as one mini-batch, or the share of the rows ``part``."""
         weight_B = rows.weight_B / max(1, int(self.valid_B.sum()))
         rows = RowFields(weight_B, rows.target_B, rows.offset_B)
         return self.entry.loss(ratio_BT[part], self.mask_BT[part], rows[part], beta, **options)
@@ -110,7 +107,7 @@ def test_equals_the_formula_averaged_over_the_rows_of_the_batch(name, batch, bet
 
 @pytest.mark.parametrize("name", LOSSES)
 @given(batch=batches(), seed=st.integers(0, 1000), size=st.integers(1, 5))
-def test_value_and_gradient_are_the_same_for_any_cut_order_and_padding(name, batch, seed, size):
+def test_cut_order_and_padding_change_neither_value_nor_gradient(name, batch, seed, size):
     case = Case(name, batch)
     whole_BT = case.ratio_BT.clone().requires_grad_()
     whole = case.loss(whole_BT, case.rows(), 0.3)
@@ -149,8 +146,10 @@ def one_row(target, offset=0.0):
     ],
 )
 def test_a_saturated_prm_keeps_its_gradient(name, h, row, beta, expected, slope):
-    """A probability before the logarithm caps the loss at 100 (PRIME's BCELoss) or makes it
-    infinite (the recipe's log(sigmoid)), and the gradient vanishes."""
+    """The logarithm of a saturated probability would have no gradient.
+
+    The loss would be capped at 100 (PRIME's BCELoss) or infinite (the recipe's log(sigmoid)).
+    """
     ratio_BT = torch.tensor([[h]], requires_grad=True)
     loss = PRM_LOSSES[name].loss(ratio_BT, torch.ones(1, 1), row, beta)
     loss.backward()

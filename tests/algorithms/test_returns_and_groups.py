@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Returns, whitening, normalizations, groups, implicit rewards and the guards of a step, against
-loops."""
+"""Returns, whitening, normalizations, groups, implicit rewards and guards, against loops."""
 
 import itertools
 import math
@@ -43,7 +42,7 @@ def test_return_steps_over_holes_and_ignores_padding(batch, discount):
 
 
 @given(batches())
-def test_whitened_values_have_mean_zero_and_variance_one_over_valid_tokens(batch):
+def test_whitened_valid_tokens_have_mean_zero_and_variance_one(batch):
     values = batch.reward_BT[batch.mask_BT.bool()]
     assume(len(values) > 1 and float(values.std()) > 0.01)
     result = whiten(batch.reward_BT, batch.mask_BT)
@@ -72,7 +71,7 @@ def test_whitening_fewer_than_two_tokens_gives_zeros(n_valid):
     floor=st.sampled_from([0.0, 2.0]),
     seed=st.integers(0, 1000),
 )
-def test_the_largest_return_is_that_of_the_global_batch_in_any_order(batch, discount, floor, seed):
+def test_the_largest_return_is_that_of_the_global_batch(batch, discount, floor, seed):
     """A largest return per rank, as in the original, would depend on the number of ranks."""
     rewards = valid_values(batch, batch.reward_BT)
     returns = valid_values(batch, return_by_loops(batch, discount))
@@ -196,13 +195,12 @@ betas = st.sampled_from([0.05, 1.0, 10.0])
 
 
 def ratio_of(batch):
-    """Return the batch's rewards, garbage included, as log-probabilities against a reference of
-    -1."""
+    """Return log-ratios of the batch's rewards, garbage included, to a reference of -1."""
     return log_ratio(batch.reward_BT, torch.full_like(batch.reward_BT, -1.0), batch.mask_BT)
 
 
 @given(batches(), betas)
-def test_rewards_and_values_are_beta_times_log_ratios_and_their_running_sums(batch, beta):
+def test_rewards_are_scaled_log_ratios_and_values_their_running_sums(batch, beta):
     ratio_BT = ratio_of(batch)
     torch.testing.assert_close(
         ratio_BT, batch.on_tokens(lambda i: [r + 1.0 for r in batch.rewards(i)]).float()
@@ -216,8 +214,7 @@ def test_rewards_and_values_are_beta_times_log_ratios_and_their_running_sums(bat
 
 
 def test_low_precision_inputs_are_subtracted_in_float32():
-    """Near -10 neighboring bfloat16 numbers are 0.06 apart: the difference must not be rounded a
-    second time."""
+    """Near -10 bfloat16 numbers are 0.06 apart: the difference must not be rounded again."""
     policy = torch.tensor([[-10.0]]).bfloat16()
     reference = torch.tensor([[-0.01]]).bfloat16()
     ratio_BT = log_ratio(policy, reference, torch.ones(1, 1))

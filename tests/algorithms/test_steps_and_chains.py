@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on
-tokens. Checked against golden values of the papers and of released code, and against loops over
-tokens."""
+"""Scores and credit of steps; chains of steps: accumulated, shaped, placed on tokens.
+
+Expected values come from the papers, released code, and loops over tokens.
+"""
 
 import math
 from typing import get_args
@@ -35,7 +36,7 @@ def steps_by_loops(tokens, boundary):
 
 
 @given(batches(), st.integers(0, 1000))
-def test_spans_cut_after_boundaries_and_the_last_valid_token_closes_the_last_step(batch, seed):
+def test_steps_end_at_boundaries_and_the_last_valid_token(batch, seed):
     boundary_BT = random_boundaries(batch, seed)
     spans = step_spans(boundary_BT, batch.mask_BT)
     steps = {i: steps_by_loops(batch.tokens(i), boundary_BT[i]) for i in range(len(batch.group_B))}
@@ -74,7 +75,7 @@ def test_values_of_steps_go_back_and_forth(batch, seed):
     st.lists(st.booleans(), min_size=1, max_size=8).filter(any),
     st.lists(st.integers(0, 7), max_size=4),
 )
-def test_a_step_ends_at_its_last_valid_token_or_before_it(mask, ends):
+def test_a_step_ends_at_or_before_its_last_token(mask, ends):
     valid = [t for t, one in enumerate(mask) if one]
     expected = [max((t for t in valid if t <= end), default=valid[0]) for end in ends]
     assert (
@@ -134,7 +135,7 @@ def accumulate_by_loops(p, mode):
 @pytest.mark.parametrize("mode", MODE_NAMES)
 @pytest.mark.parametrize("first_weight", [1.0, 0.2])
 @given(data=st.data())
-def test_every_mode_is_what_the_loop_says_and_0_without_a_step(mode, first_weight, data):
+def test_every_mode_equals_a_loop_and_is_0_without_steps(mode, first_weight, data):
     score_BS, mask_BS = data.draw(step_scores() if mode == "geometric" else step_scores(-3.0, 3.0))
     result_B = accumulate(score_BS, mask_BS, mode, first_weight)
     for result, score_S, mask_S in zip(result_B.tolist(), score_BS, mask_BS, strict=True):
@@ -144,7 +145,7 @@ def test_every_mode_is_what_the_loop_says_and_0_without_a_step(mode, first_weigh
 
 
 @pytest.mark.parametrize(("score", "n_steps"), [(0.005, 20), (1e-30, 1000), (0.0, 3)])
-def test_the_geometric_mean_does_not_underflow_where_a_product_in_float32_does(score, n_steps):
+def test_the_geometric_mean_does_not_underflow_in_float32(score, n_steps):
     """The original multiplies first: these are 0 there."""
     score_BS = torch.full((1, n_steps), score)
     assert float(score_BS.prod()) == 0.0
@@ -181,7 +182,7 @@ def test_golden_rewards(reward, scores, expected):
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
-def test_a_chain_of_one_step_is_worth_0_or_is_valued_like_others_and_one_of_none_is_worth_0(shape):
+def test_only_single_steps_that_are_kept_have_a_reward(shape):
     score_BS = torch.full((2, 1), 0.5)
     mask_BS = torch.tensor([[1], [0]])
     assert ChainReward(shape=shape)(score_BS, mask_BS).reward_B.tolist() == [0.0, 0.0]
@@ -289,9 +290,7 @@ def test_golden_scores_of_summed_rewards():
 @pytest.mark.parametrize("reward_position", get_args(RewardPosition))
 @pytest.mark.parametrize("credit", get_args(Credit))
 @given(batch=batches(padding=True), seed=seeds)
-def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(
-    reward_position, credit, batch, seed
-):
+def test_the_paid_rewards_sum_to_that_of_the_chain(reward_position, credit, batch, seed):
     spans = random_spans(batch, seed)
     shaping = ProcessShaping(
         "step", credit=credit, score=SIGMOID, chain=PAPER, reward_position=reward_position
@@ -323,7 +322,7 @@ def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(
         )
 
 
-def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
+def test_shares_at_step_ends_are_equal_or_favor_low_scores():
     spans = step_spans(torch.tensor([[0, 1, 1, 0]]), torch.ones(1, 4))
     reward_BT = torch.tensor([[0.5, 0.5, -2.0, 1.0]])
     common = {"score": SIGMOID, "chain": ChainReward(), "reward_position": "step_ends"}

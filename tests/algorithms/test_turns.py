@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of trajectories with tools: where they are, their rewards, and leave-one-out over them.
-Checked against loops over tokens; leave-one-out also against the gradient of a problem that can be
-enumerated."""
+"""Turns of trajectories with tools: their places, rewards, and leave-one-out over them.
+
+Checked against loops over tokens; leave-one-out also against the gradient of a problem whose
+outcomes can be enumerated.
+"""
 
 import itertools
 import math
@@ -19,8 +21,7 @@ from prime_ext.algorithms.turns import place_turn_rewards, turn_boundaries
 
 
 class Trajectories:
-    """Rollouts with own tokens at random places, some of them rejected; elsewhere there is
-    garbage."""
+    """Rollouts with own tokens at random places, some of them rejected; garbage elsewhere."""
 
     def __init__(self, batch, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -34,13 +35,13 @@ class Trajectories:
     def turns(self, row, valid=True):
         """Return positions of each turn's tokens, by a loop; those of them that are trained on."""
         own = [t for t, one in enumerate(self.own_BT[row].tolist()) if one]
-        found = [
+        turns = [
             [t for _, t in run]
             for _, run in itertools.groupby(enumerate(own), lambda pair: pair[1] - pair[0])
         ]
         if not valid:
-            return found
-        kept = [[t for t in turn if self.mask_BT[row, t]] for turn in found]
+            return turns
+        kept = [[t for t in turn if self.mask_BT[row, t]] for turn in turns]
         return [turn for turn in kept if turn]
 
     def members(self, row):
@@ -54,14 +55,14 @@ trajectories = st.builds(Trajectories, batches(), st.integers(0, 10_000))
 
 
 @given(trajectories)
-def test_a_turn_ends_at_its_last_valid_token_and_no_rejection_cuts_it_in_two(batch):
+def test_rejected_tokens_neither_end_nor_split_a_turn(batch):
     end_BT = turn_boundaries(batch.own_BT, batch.mask_BT)
     for row in batch.rows:
         assert end_BT[row].nonzero()[:, 0].tolist() == [turn[-1] for turn in batch.turns(row)]
 
 
 @given(trajectories, st.integers(0, 1000))
-def test_the_reward_of_a_turn_is_paid_at_its_end_and_that_of_the_last_may_be_missing(batch, seed):
+def test_turns_are_paid_at_their_ends(batch, seed):
     rng = random.Random(seed)
     every = [batch.turns(row, valid=False) for row in batch.rows]
     rewards = [[rng.uniform(-1, 1) for _ in turns[rng.randint(0, 1) :]] for turns in every]
@@ -114,17 +115,18 @@ def test_the_advantage_of_every_turn_equals_a_loop(batch, discount):
 
 # ---- the bias of per-turn baselines where the policy decides when to stop ------------------------
 
-# Up to three turns of one token; after each the policy stops, or goes on with a probability of its
-# own.
+# Up to three turns of one token; the probability of going on differs between turns.
 REWARDS = [0.0, 0.7, 0.4]
 OUTCOMES = [0.5, 0.2, 1.0]
 N = 3
 
 
 def expected_gradient(estimator, on_logits):
-    """E[sum of A * grad log pi] / N of a group of N, over all outcomes, with respect to the two
-    logits ``on_logits`` of going on after the first and the second turn. ``estimator`` maps rewards
-    of turns and masks to advantages (N, 3)."""
+    """Return E[sum of A * grad log pi] / N of a group of N over all outcomes.
+
+    It is the gradient by the two logits ``on_logits`` of going on after the first and the second
+    turn. ``estimator`` maps rewards of turns, own tokens (N, 5) and lengths to advantages (N, 5).
+    """
     go_on = [1 / (1 + math.exp(-x)) for x in on_logits]
     chance = [1 - go_on[0], go_on[0] * (1 - go_on[1]), go_on[0] * go_on[1]]
     total = [0.0, 0.0]
@@ -162,5 +164,5 @@ def ours(reward_BT, own_BT, lengths):
 
 
 @pytest.mark.parametrize("on_logits", [[0.0, 0.0], [1.5, -0.7], [-2.0, 0.3]])
-def test_leave_one_out_over_turns_is_unbiased_where_the_policy_decides_when_to_stop(on_logits):
+def test_leave_one_out_is_unbiased_when_the_policy_may_stop(on_logits):
     assert expected_gradient(ours, on_logits) == pytest.approx(true_gradient(on_logits), abs=1e-12)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities and divergences over the vocabulary, piece by piece, against the plain
-definitions."""
+"""Log-probabilities and divergences over the vocabulary in pieces, against the definitions."""
 
 import pytest
 import torch
@@ -96,7 +95,7 @@ def test_certain_and_impossible_tokens_have_finite_gradients():
     assert log_prob_N.tolist() == [0.0, -2e4] and hidden_NH.grad.isfinite().all()
 
 
-def test_no_more_than_a_chunk_of_logits_is_kept_for_the_backward_pass():
+def test_the_backward_pass_keeps_at_most_one_chunk_of_logits():
     hidden_NH, weight_VH, target_N = inputs(4, 40, 30, 2)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(
@@ -196,7 +195,7 @@ def test_a_target_of_another_vocabulary_is_refused():
         log_probs_and_reverse_kl(logits_NV, token_N, [phi_NV[:, :4]])
 
 
-def test_rewards_relative_to_the_policy_vanish_where_it_equals_the_prm():
+def test_relative_rewards_vanish_where_policy_and_prm_agree():
     log_prob_BT = torch.tensor([[-1.0, -2.0, torch.nan]])
     mask_BT = torch.tensor([[1, 1, 0]])
     assert policy_relative_rewards(log_prob_BT, log_prob_BT, mask_BT).tolist() == [[0.0, 0.0, 0.0]]

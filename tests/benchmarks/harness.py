@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the benchmarks, and the record next to each script. Imported before torch and verl: it
-sets what they read when they are imported, and where helpers of the tests are."""
+"""Options of the benchmarks, and the record next to each script.
+
+Import it before torch and verl: it sets variables that they read on import, and the path to
+helpers of the tests.
+"""
 
 import argparse
 import json
@@ -21,19 +24,20 @@ from prime_ext.utils.files import write_text  # noqa: E402
 
 
 def parser(document: str | None, sets: str = "", **numbers: int) -> argparse.ArgumentParser:
-    """Build the options of every benchmark: ``--output``, ``--data`` for public data ``sets``, and
-    its ``numbers``."""
-    found = argparse.ArgumentParser(
+    """Build a parser of ``--output``, ``--data`` (for the public ``sets``) and the ``numbers``."""
+    options = argparse.ArgumentParser(
         description=document, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--output", type=Path, default=Path(sys.argv[0]).with_suffix(".json"))
+    options.add_argument("--output", type=Path, default=Path(sys.argv[0]).with_suffix(".json"))
     for name, default in numbers.items():
-        found.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+        options.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     if sets:
         folder = os.environ.get("PRIME_EXT_DATA")
         help_text = f"folder with {sets}; default: PRIME_EXT_DATA"
-        found.add_argument("--data", type=Path, default=folder, required=not folder, help=help_text)
-    return found
+        options.add_argument(
+            "--data", type=Path, default=folder, required=not folder, help=help_text
+        )
+    return options
 
 
 def record(
@@ -43,7 +47,7 @@ def record(
     settings = {
         name: value for name, value in vars(options).items() if name not in ("output", "data")
     }
-    found = {"machine": describe(packages=packages), "settings": settings, **results}
-    text = json.dumps(found, indent=2, ensure_ascii=False, default=str)
+    content = {"machine": describe(packages=packages), "settings": settings, **results}
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
     print(text)
     write_text(options.output, text + "\n")

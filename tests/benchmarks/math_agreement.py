@@ -98,8 +98,10 @@ def restyle(gold: str) -> str:
 
 
 def perturb(gold: str) -> str | None:
-    """Return the answer with its last number, outside of text and subscripts, larger by one; None
-    if it has none."""
+    """Return the answer with its last number larger by one, or None if it has none.
+
+    Numbers in text, units and subscripts do not count; approximations are left out.
+    """
     hidden = re.sub(
         r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|_\{?\w+\}?|(?:cm|m|units)\}?\^\d|\[\d+\]|\\\^|\^\{?\\circ\}?",
         lambda match: "#" * len(match.group()),
@@ -162,8 +164,7 @@ def verl_graders() -> dict[str, Grader]:
 
 
 def measure(grader: Grader, pairs: list[Pair]) -> dict:
-    """Count agreements. A grader that says None could not decide; that counts as no agreement, and
-    apart."""
+    """Count agreements; a grader's None does not agree, and is also listed as undecided."""
     start = time.perf_counter()
     said = [grader(gold, pred) for gold, pred, _ in pairs]
     seconds = time.perf_counter() - start
@@ -197,8 +198,8 @@ def main() -> None:
     for collection, pairs in collections(options.data).items():
         results[collection] = {name: measure(grader, pairs) for name, grader in graders.items()}
         for name in graders.keys() - {OURS}:
-            found = results[collection][name]
-            found |= {key: len(value) for key, value in found.items() if isinstance(value, list)}
+            counts = results[collection][name]
+            counts |= {key: len(value) for key, value in counts.items() if isinstance(value, list)}
     harness.record(
         options, {"collections": results}, ("math-verify", "latex2sympy2_extended", "sympy")
     )

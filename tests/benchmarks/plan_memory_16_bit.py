@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan's memory of a pass in bf16 (``python -m prime_ext.doctor --plan``) against traced
-tensors of real sizes.
+"""The plan's memory of a pass in bf16 against traced tensors of real sizes.
 
     python tests/benchmarks/plan_memory_16_bit.py
 
-Runs the real model's code and ours on torch's fake tensors, which have sizes and no values: so a
-model of 7 B is traced in seconds, on any machine. It counts what is alive at the peak of a pass in
-addition to the weights; gradients go as soon as they are there, as FSDP shards them. Attention
-keeps what FlashAttention keeps: its inputs, its output, one number for each head and token. Not
-seen: the allocator's rounding, workspaces of kernels, FSDP's gathered weights.
+The plan is that of ``python -m prime_ext.doctor --plan``. The trace runs the real model's code and
+ours on torch's fake tensors, which have sizes and no values: a model of 7 B takes seconds on any
+machine. It counts what is alive at the peak of a pass in addition to the weights; gradients go as
+soon as they are there, as FSDP shards them. Attention keeps what FlashAttention keeps: its inputs,
+its output, one number for each head and token. Not seen: the allocator's rounding, workspaces of
+kernels, FSDP's gathered weights.
 
 Prints and writes plan_memory_16_bit.json next to this file.
 """
@@ -118,16 +118,16 @@ def main() -> None:
         for tokens in options.tokens:
             for label, choices in PASSES.items():
                 start = time.perf_counter()
-                found = {
+                numbers = {
                     "planned": planned(name, tokens, *choices),
                     "traced": traced(name, tokens, *choices),
                 }
-                found["planned over traced"] = found["planned"] / found["traced"]
+                numbers["planned over traced"] = numbers["planned"] / numbers["traced"]
                 results[f"{name}, {tokens} tokens, {label}"] = {
-                    key: round(value, 3) for key, value in found.items()
+                    key: round(value, 3) for key, value in numbers.items()
                 }
                 print(
-                    f"{name}, {tokens} tokens, {label}: {found}"
+                    f"{name}, {tokens} tokens, {label}: {numbers}"
                     f" ({time.perf_counter() - start:.0f} s)",
                     flush=True,
                 )

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's phase of a step against the policy's update, on verl's engines, in the shape of
-SmolLM2-135M.
+"""The PRM's phase of a step against the policy's update, in the shape of SmolLM2-135M.
 
     python tests/benchmarks/prm_phase.py
 
-Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update,
-in one process; a phase is the sum of its passes. Times are seconds of the processor, because a
-shared machine stops a process without asking. The ratio is taken within each repetition. PRIME-D's
-divergences are measured by themselves, as they are where nothing is compiled (on a CPU) and where
-verl's ``use_torch_compile`` is true. Prints and writes prm_phase.json.
+Runs on verl's engines. Every pass that a PRM phase can consist of is measured by itself, in turn
+with the policy's update, in one process; a phase is the sum of its passes. Times are seconds of the
+processor, because a shared machine may stop a process at any time. The ratio is taken within each
+repetition. PRIME-D's divergences are measured by themselves, as they are where nothing is compiled
+(on a CPU) and where verl's ``use_torch_compile`` is true. Prints and writes prm_phase.json.
 """
 
 import statistics
@@ -122,8 +121,7 @@ class BytesMoved(TorchDispatchMode):
 
 
 def measure_kl(tokens: int, repeats: int) -> dict[str, Any]:
-    """Measure PRIME-D's divergences to two targets, with their gradient: eager, and with compiled
-    chunks."""
+    """Measure PRIME-D's divergences to two targets, with gradients: eager, and compiled chunks."""
     logits_NV, *targets = (torch.randn(tokens, VOCABULARY).bfloat16() for _ in range(3))
     token_N = torch.randint(VOCABULARY, (tokens,))
     logits_NV = logits_NV.requires_grad_()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration: all of verl is there under its own name, settings have its keys, variants
-change what they say."""
+"""The configuration: all of verl's keys, a field for each of ours, and what variants change."""
 
 import subprocess
 from pathlib import Path
@@ -92,8 +91,7 @@ def test_of_verls_keys_none_is_lost_and_few_are_added(name, cpu):
     [*((variant, "") for variant in (*VARIANTS, None)), ("distilled", "_cpu"), (None, "_cpu")],
 )
 def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
-    """Settings refuse keys that they do not know and miss those that are not there. PSPO-WRS has no
-    variants."""
+    """Settings refuse unknown and missing keys. PSPO-WRS has no variants."""
     if variant is None:
         read_pspo_sections(composed("step_scorer.model_path=step_rm", name=f"pspo_trainer{cpu}"))
         return
@@ -108,7 +106,7 @@ def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
 
 
 @pytest.mark.slow
-def test_verls_own_command_and_ours_print_the_configuration_of_a_variant():
+def test_both_commands_print_the_configuration_of_a_variant():
     verls = (
         "verl.trainer.main_ppo --config-path=pkg://prime_ext.config --config-name=prime_trainer"
         " --cfg=job".split()
@@ -122,7 +120,7 @@ def test_verls_own_command_and_ours_print_the_configuration_of_a_variant():
 # ---- variants ------------------------------------------------------------------------------------
 
 
-def test_distilled_is_the_default_and_the_gate_is_all_that_guarded_adds_to_the_paper():
+def test_distilled_is_the_default_and_guarded_adds_only_the_gate():
     assert variant_line(composed()) == "distilled" and PrimeSettings.from_config(composed()).gate
     paper = composed("variant=paper")
     guarded = composed("variant=guarded")
@@ -156,8 +154,7 @@ def test_overrides_win_over_the_variant_and_are_named():
 
 
 def chain_of(name, *overrides):
-    """Return the reward of a chain under an entry of the group `chain`, and the settings it comes
-    from."""
+    """Return the chain reward of an entry of the group ``chain``, and its process settings."""
     steps = ["variant=guarded", "prime/process=steps", "prime.process.step_score=sigmoid"]
     process = PrimeSettings.from_config(
         composed(f"chain@prime.process={name}", *steps, *overrides)
@@ -195,17 +192,16 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeypatch):
-    """verl frees the gathered root of FSDP1 only where ``fsdp_size`` says how many ranks there
-    are."""
+def test_trainers_set_fsdp_size_unless_the_user_did(name, monkeypatch):
+    """verl frees the gathered root of FSDP1 only where ``fsdp_size`` is the number of ranks."""
     ranks = ["trainer.n_gpus_per_node=4", "trainer.nnodes=2", "critic.fsdp.fsdp_size=4"]
     config = compose_config(
         name, ["actor_rollout_ref.model.path=org/model", *ranks, *BATCHES, *OTHERS[name]]
     )
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config)
-    found = {key: OmegaConf.select(trainer.config, key) for key in ENGINE_SECTIONS}
-    sizes = {key: section.fsdp_size for key, section in found.items() if section is not None}
+    sections = {key: OmegaConf.select(trainer.config, key) for key in ENGINE_SECTIONS}
+    sizes = {key: section.fsdp_size for key, section in sections.items() if section is not None}
     expected = dict.fromkeys(ENGINE_SECTIONS, 8) | {"critic.fsdp": 4}
     assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4 - (
         name == "pspo_trainer"

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model in the llama layout with a character tokenizer, saved to disk as a user's model
-would be."""
+"""A tiny llama model with a character tokenizer, saved to disk as a user's model would be."""
 
 import pytest
 from character_llama import build_model, build_tokenizer

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights over TCP: everything arrives at every receiver, in buckets, and a missing side is an
-error, not a hang."""
+"""Weights over TCP reach every receiver in buckets; a missing side is an error, not a hang."""
 
 import asyncio
 

@@ -68,9 +68,7 @@ def assert_log_probs_of(model, output):
 
 
 @pytest.mark.anyio
-async def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes(
-    make_server, model
-):
+async def test_samples_of_a_prompt_change_only_with_the_weight_version(make_server, model):
     async def samples(n=6, other_prompts=()):
         prompts = [*([PROMPT] * n), *other_prompts]
         outputs = await asyncio.gather(
@@ -108,7 +106,7 @@ async def test_requests_in_flight_finish_with_the_old_weights(make_server, model
 
 
 @pytest.mark.anyio
-async def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(make_server):
+async def test_pause_returns_partial_responses_and_holds_new_requests(make_server):
     server = make_server(ignore_eos=True, response_length=100)
     tasks = [asyncio.create_task(server.generate(PROMPT, SAMPLING, str(i))) for i in range(4)]
     await generating(server)
@@ -129,8 +127,7 @@ async def test_pause_returns_what_is_there_and_holds_new_requests_until_resume(m
 
 
 class _Client(FullyAsyncLLMServerClient):
-    """verl's client of the asynchronous modes, with a server in this process instead of a Ray
-    actor."""
+    """verl's client of the asynchronous modes, with a server in this process, not a Ray actor."""
 
     def __init__(self, server):
         config = OmegaConf.create(
@@ -175,7 +172,7 @@ async def test_an_interrupted_rollout_goes_on_where_it_was(make_server, model, o
 
 
 @pytest.mark.anyio
-async def test_a_failing_generation_fails_its_requests_and_leaves_the_server_usable(make_server):
+async def test_a_failing_generation_leaves_the_server_usable(make_server):
     server = make_server()
     forward = server.model.forward
     server.model.forward = lambda **_: 1 / 0
@@ -191,9 +188,7 @@ async def test_a_failing_generation_fails_its_requests_and_leaves_the_server_usa
 
 
 @pytest.mark.anyio
-async def test_without_weights_the_server_refuses_to_generate_and_a_broken_update_does_not_hang(
-    make_server, model
-):
+async def test_generation_fails_without_weights_and_after_a_broken_update(make_server, model):
     server = make_server(load_format="dummy")
     with pytest.raises(RuntimeError, match="received no weights"):
         await server.generate(PROMPT, SAMPLING, "a")
@@ -209,9 +204,7 @@ async def test_without_weights_the_server_refuses_to_generate_and_a_broken_updat
 
 
 @pytest.mark.anyio
-async def test_tied_weights_may_arrive_under_any_of_their_names_and_others_are_refused(
-    model_path, other_model
-):
+async def test_tied_weights_may_arrive_under_any_of_their_names(model_path, other_model):
     async def load(weights):
         receiver = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         loader = WeightLoader(receiver)
@@ -241,7 +234,7 @@ async def test_tied_weights_may_arrive_under_any_of_their_names_and_others_are_r
             await load(weights)
 
 
-def test_lengths_are_limited_as_in_verls_vllm_server_and_unsupported_parameters_refused():
+def test_lengths_are_limited_and_unsupported_parameters_refused():
     config = rollout_config(prompt_length=16, response_length=24)
 
     def limit(n_prompt, max_model_len=128, **sampling):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/metrics.md explains what runs on the CPU have logged
-(``fixtures/logged_metrics.json``), and no metric that prime_ext does not name. The whole runs of
-``tests/e2e`` compare what they log with the page, too."""
+"""docs/reference/metrics.md explains what runs log, and only metrics that prime_ext names.
+
+Runs on the CPU have logged ``fixtures/logged_metrics.json``. The whole runs of ``tests/e2e`` also
+compare what they log with the page.
+"""
 
 import json
 from pathlib import Path

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notebooks hold no outputs; that of the quickstart runs from its first cell to its last, on a
-folder like its own."""
+"""Notebooks hold no outputs; the quickstart's runs to its end on a folder like its own."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that pages name exist: commands compose, the migration page names keys, the reference is
-generated."""
+"""Settings that pages name exist: in commands, on the migration page, in the reference."""
 
 import importlib.util
 import re
@@ -28,8 +27,7 @@ TABLE = re.compile(r"^\| there \| here \(`(\w+)`\) \| .*\n\| --- .*\n((?:\|.*\n)
 
 
 def documented_overrides():
-    """Yield configuration and overrides of every command that starts one of these modules, and of
-    bare overrides."""
+    """Yield configuration and overrides of each command of these modules, and bare overrides."""
     for page in PAGES:
         for line in "\n".join(shell_blocks(page)).replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
@@ -49,8 +47,7 @@ def documented_overrides():
 
 
 def advised_overrides():
-    """Yield the overrides in each row of the table of what saves memory, which the plan points
-    to."""
+    """Yield the overrides in each row of the table of saving memory, which the plan points to."""
     table = (
         (ROOT / "docs" / "how_to" / "cost.md")
         .read_text()
@@ -77,8 +74,8 @@ def test_every_key_of_the_migration_page_exists(name):
     config = compose_config(name, [])
     rows = [
         line
-        for found, body in TABLE.findall(MIGRATION)
-        if found == name
+        for title, body in TABLE.findall(MIGRATION)
+        if title == name
         for line in body.splitlines()
     ]
     keys = [key for row in rows for key in re.findall(r"`([^`]+)`", row.split("|")[2])]

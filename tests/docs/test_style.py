@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Habits of wording that docs/style.md names: lower a limit whenever its count has fallen, and
-never raise one."""
+"""Habits of wording from docs/style.md: lower a limit when its count falls, never raise one."""
 
 import ast
 import re

@@ -32,8 +32,7 @@ NOT_REPEATABLE += ("prime/filter/refills", "prime/filter/returned_to_queue")
 
 
 def write_inputs(folder: Path) -> None:
-    """Write an untrained model of the quickstart's kind, and small training and validation
-    files."""
+    """Write an untrained model like the quickstart's, and small training and validation files."""
     write_model(folder / "model")
     for name, size in (("train", 64), ("val", 4)):
         problems = task.generate_problems(name, size, seed=0)
@@ -49,8 +48,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str) -> li
         "data.train_batch_size=4", "data.max_prompt_length=24", "data.max_response_length=12",
         f"actor_rollout_ref.model.path={inputs}/model",
         "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.optim.lr=1e-3",
-        # An untrained PRM would be shut out by a gate; what names another variant comes later and
-        # counts.
+        # A gate would shut out an untrained PRM; overrides that name another variant win.
         "variant=paper", "prm.mini_batch_size=2", "prm.optim.lr=1e-3",
         "prm.optim.lr_warmup_steps=2",
         "modules=[parity_verifier]", "trainer.logger=[console,file]",
@@ -60,8 +58,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str) -> li
 
 
 def environment(output: Path) -> dict[str, str]:
-    """Return a run's environment: one thread, no hub, metrics to ``output/metrics.jsonl``, this
-    folder's modules."""
+    """Return a run's environment: one thread, no hub, metrics in ``output``, modules from here."""
     paths = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -108,9 +105,11 @@ def train(folder: Path, overrides: list[str]) -> dict[int, dict[str, float]]:
 def run_copied_while_saving(
     inputs: Path, output: Path, copy: Path, whole: int, torn: int, **options: Any
 ) -> None:
-    """Run to the end, and copy what a kill (SIGKILL) would leave while the checkpoint of step
-    ``torn`` is written, with that of step ``whole`` complete. All processes stand still meanwhile;
-    looking them up then would take too long."""
+    """Run to the end, and copy what a kill would leave while step ``torn`` is saved.
+
+    The kill is a SIGKILL; the checkpoint of step ``whole`` is complete. All processes stand still
+    during the copy. They are looked up before, which would take too long then.
+    """
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         known = start_options(inputs, output, **options)
@@ -147,8 +146,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def assert_same_end(alone: Path, other: Path, last: int, parts: Iterable[str]) -> None:
-    """Check that two runs have equal metrics at every step, to rounding, and equal bits in their
-    last checkpoints."""
+    """Check that two runs log equal metrics, to rounding, and end with equal bits of weights."""
     of_alone = metrics(alone)
     of_other = metrics(other)
     assert sorted(of_alone) == sorted(of_other) == list(range(1, last + 1))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verifier of the tests' own, registered as a user would: even an untrained model gets a mix of
-verdicts from it."""
+"""A verifier registered as a user's, which gives even an untrained model mixed verdicts."""
 
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.sources import register_source, register_task

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's recipe from data to report, two steps long: real episodes of several turns through
-verl's main."""
+"""The agent's recipe from data to report: two steps of multi-turn episodes on verl's main."""
 
 import subprocess
 from pathlib import Path
@@ -63,7 +62,7 @@ def train(run):
     run_logged(run / "log.txt", command, environment, cwd=ROOT)
 
 
-def test_the_agent_learns_in_several_turns_and_its_report_is_written(tmp_path):
+def test_the_agent_learns_in_several_turns_and_is_reported(tmp_path):
     train(run_dir := tmp_path)
     metrics = read_metrics(run_dir / "metrics.jsonl")
     assert sorted(metrics) == [1, 2]

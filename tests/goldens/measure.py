@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results for users, in a few numbers that a redesign must not move. ``python
-tests/goldens/measure.py`` writes goldens.json: data by its bytes, verdicts one by one, the plan
-that a dry run prints, and what four methods learn in a few steps of examples/minimal_prime.py,
-which uses the functions of training."""
+"""Results for users, in a few numbers that a redesign must not move.
+
+``python tests/goldens/measure.py`` writes goldens.json: data by its bytes, verdicts one by one, the
+plan that a dry run prints, and what four methods learn in a few steps of examples/minimal_prime.py,
+which uses the functions of training.
+"""
 
 import hashlib
 import json
@@ -79,18 +81,19 @@ def verdicts() -> dict[str, str]:
     """Return the verdict on every pair of mathematics, as one letter each."""
     lines = (ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl").read_text().splitlines()
     verifier = MathVerifier()
-    found = [verifier.verify_answer(pair["pred"], pair["gold"]) for pair in map(json.loads, lines)]
-    return {"mathematics": "".join(str(verdict.outcome)[0] for verdict in found)}
+    judged = [verifier.verify_answer(pair["pred"], pair["gold"]) for pair in map(json.loads, lines)]
+    return {"mathematics": "".join(str(verdict.outcome)[0] for verdict in judged)}
 
 
 def plans() -> dict[str, list[str]]:
     """Return the lines of dry runs, less what only says that this machine lacks flash-attn."""
-    found = {
+    outputs = {
         name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170")
         for name, words in RECIPES.items()
     }
     plain = {
-        name: text.replace(forks(), "python").replace(str(ROOT), "") for name, text in found.items()
+        name: text.replace(forks(), "python").replace(str(ROOT), "")
+        for name, text in outputs.items()
     }
     return {
         name: [line for line in text.splitlines() if "flash-attn is not installed" not in line]

@@ -31,9 +31,11 @@ def test_what_is_exact_is_equal(found, kept, part):
 
 
 def test_the_methods_learn_as_they_did(found, kept):
-    """Equal to the digit on the machine of the file; elsewhere sums round differently, and runs
-    part at the first token. Without AVX-512 ``paper`` was at 25 in place of 34 % after 320
-    rollouts; 200 pairs give accuracies ± 0.04."""
+    """Curves are equal to the digit on the machine of the file, and close elsewhere.
+
+    There sums round differently, and runs part at the first token. Without AVX-512 ``paper`` was at
+    25 in place of 34 % after 320 rollouts; 200 pairs give accuracies ± 0.04.
+    """
     assert found["learning"].keys() == kept["learning"].keys()
     for method, curve in kept["learning"].items():
         for point, expected in zip(found["learning"][method], curve, strict=True):

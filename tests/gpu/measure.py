@@ -135,19 +135,18 @@ def sample_rollouts(path: Path, sizes: Sizes) -> Rollouts:
 
 
 def plain_scores(path: Path, rollouts: Rollouts) -> torch.Tensor:
-    """Return log-probabilities of all response tokens by transformers in float32, one response at a
-    time."""
+    """Return float32 log-probabilities of response tokens by transformers, response by response."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE).eval()
-    found = []
+    log_probs = []
     with torch.inference_mode():
         for prompt, response in zip(rollouts.prompts, rollouts.responses, strict=True):
             logits_TV = model(torch.cat([prompt, response])[None].to(DEVICE)).logits[
                 0, len(prompt) - 1 : -1
             ]
-            found.append(
+            log_probs.append(
                 logits_TV.log_softmax(-1).gather(-1, response[:, None].to(DEVICE))[:, 0].cpu()
             )
-    return torch.cat(found)
+    return torch.cat(log_probs)
 
 
 def free() -> None:
@@ -180,8 +179,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 @contextmanager
 def built(path: Path, **of_prm: Any) -> Iterator[Any]:
-    """Yield a worker, and leave nothing of it afterwards; ``of_prm`` are settings below the section
-    ``prm``."""
+    """Yield a worker and free it afterwards; ``of_prm`` are settings below the section ``prm``."""
     model = {"use_remove_padding": True, "enable_gradient_checkpointing": True}
     model["override_config.attn_implementation"] = "sdpa"
     given = {**{f"model.{name}": value for name, value in model.items()}, **of_prm}
@@ -290,8 +288,7 @@ def measure_engine(
 
 
 def measure_noise(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
-    """Measure differences between passes with the same weights: per token, and summed over a
-    response."""
+    """Measure differences between passes with equal weights, per token and summed per response."""
     path = save_qwen(folder / "noise", sizes.model)
     rollouts = sample_rollouts(path, sizes)
     expected = plain_scores(path, rollouts)
@@ -360,8 +357,7 @@ def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 
 
 def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return what was measured and what ``python -m prime_ext.doctor --plan`` expects: memory in
-    MiB, seconds."""
+    """Return measurements and what ``python -m prime_ext.doctor --plan`` expects (MiB, seconds)."""
     rows = []
     for label, row in parts.get("engines", {}).get("found", {}).items():
         rows.append(
@@ -419,16 +415,16 @@ def main() -> None:
     for name in arguments.only:
         print(f"== {name}", flush=True)
         start = time.perf_counter()
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
             try:
-                MEASUREMENTS[name](sizes, Path(folder), found)
+                MEASUREMENTS[name](sizes, Path(folder), results)
             except Exception as error:
                 # The other measurements are still worth having.
                 traceback.print_exc()
                 condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
         free()
-        parts[name] = {"found": found, "seconds": time.perf_counter() - start}
+        parts[name] = {"found": results, "seconds": time.perf_counter() - start}
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(
             output,

@@ -44,8 +44,7 @@ def start(command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def kill_when(there: Path, run: subprocess.Popen[bytes]) -> None:
-    """Kill a run and all its processes as soon as a file is there. SystemExit: the run ended
-    before."""
+    """Kill a run with all its processes once a file is there; SystemExit if it ended before."""
     while not there.exists():
         if run.poll() is not None:
             raise SystemExit(f"the run ended with status {run.returncode} before {there} was there")
@@ -132,9 +131,9 @@ def main() -> None:
     parser.add_argument("--data", default=os.environ.get("GSM8K_DIR", ""))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = gsm8k(arguments, Path(folder))
-    write_json(arguments.output, {"machine": describe(arguments.device), **found})
-    print(json.dumps(found, indent=2))
+        results = gsm8k(arguments, Path(folder))
+    write_json(arguments.output, {"machine": describe(arguments.device), **results})
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for ray and transfer_queue on a machine that lacks them: verl's engines import both and
-call neither."""
+"""Stand-ins for missing ray and transfer_queue, which verl's engines import but never call."""
 
 import importlib.abc
 import importlib.machinery

@@ -25,7 +25,7 @@ def test_chunked_log_probs_and_gradients_equal_fp64_on_the_cpu(dtype, bound):
     hidden_NH = torch.randn(700, 64).to(dtype)
     weight_VH = (torch.randn(5000, 64) / 4).to(dtype)
     target_N = torch.randint(5000, (700,))
-    found = []
+    results = []
     for function, device, precision in (
         (plain_log_probs, "cpu", torch.float64),
         (
@@ -37,12 +37,12 @@ def test_chunked_log_probs_and_gradients_equal_fp64_on_the_cpu(dtype, bound):
         hidden, weight = (x.to(device, precision).requires_grad_() for x in (hidden_NH, weight_VH))
         log_prob_N = function(hidden, weight, target_N.to(device))
         log_prob_N.sum().backward()
-        found.append([x.detach().cpu().double() for x in (log_prob_N, hidden.grad, weight.grad)])
-    for exact, there in zip(*found, strict=True):
+        results.append([x.detach().cpu().double() for x in (log_prob_N, hidden.grad, weight.grad)])
+    for exact, there in zip(*results, strict=True):
         assert (there - exact).norm() <= bound * exact.norm()
 
 
-def test_the_same_seeds_give_the_same_tokens_as_on_the_cpu():
+def test_equal_seeds_give_the_same_tokens_as_the_cpu():
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=97,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs for a GPU, with tiny sizes on the CPU: they must not break on the day they are
-needed."""
+"""The programs for a GPU, with tiny sizes on the CPU, so that they work when needed."""
 
 import json
 import os

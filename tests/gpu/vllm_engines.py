@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the engine that vLLM would make of rollout sections, as verl's server asks for it, as if on
-an H100.
+"""Print the engine that vLLM would make on an H100 of rollout sections, for verl's server.
 
     python tests/gpu/vllm_engines.py LIBCUDA CONFIG.yaml ...
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of test_invariance.py: three optimizer steps with every loss, without checkpoints and
-exports. Started as ``python offline_rank.py MODEL RESPONSES STEPS WORK_DIR`` with the variables of
-a torchrun rank."""
+"""One rank of test_invariance.py: three optimizer steps with every loss.
+
+It writes no checkpoints and exports. Started as ``python offline_rank.py MODEL RESPONSES STEPS
+WORK_DIR`` with the variables of a torchrun rank.
+"""
 
 from gloo_ranks import finish
 from tiny_prm import overrides
@@ -28,6 +30,6 @@ def main(model, responses, steps, work_dir):
         from prime_ext.offline_prm.trainer import OfflineTrainer
 
         trainer = OfflineTrainer(config, settings, *load(settings))
-        found = [trainer.train_step(groups) for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2])]
-        results[name] = {"metrics": found, "weights": trainer.weights()}
+        metrics = [trainer.train_step(groups) for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2])]
+        results[name] = {"metrics": metrics, "weights": trainer.weights()}
     finish(results, work_dir)

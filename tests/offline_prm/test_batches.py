@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer steps: every prompt once, the same rows whatever the number of ranks, and losses of
-step labels."""
+"""Optimizer steps: every prompt once, the same rows on any ranks, and losses of step labels."""
 
 import math
 from itertools import accumulate
@@ -29,7 +28,7 @@ ENCODER = TextEncoder(byte_tokenizer(None))
 
 
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(0, 5), st.integers(0, 3))
-def test_an_epoch_meets_every_prompt_once_in_steps_of_about_the_same_size(n, size, seed, epoch):
+def test_an_epoch_has_every_prompt_once_in_similar_steps(n, size, seed, epoch):
     batches = epoch_batches(n, size, seed, epoch)
     assert sorted(group for batch in batches for group in batch) == list(range(n))
     sizes = [len(batch) for batch in batches]
@@ -45,7 +44,7 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
         WEIGHT: list(torch.ones(n)),
         "by_token": [torch.full((2 + row,), float(row)) for row in range(n)],
     }
-    found = []
+    seen = []
     for rank in range(ranks):
         batch, share = build_batch(rows, fields, rank, ranks)
         assert batch[ROW].tolist() == share and len(share) == -(-n // ranks)
@@ -53,7 +52,7 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
             mask = batch["response_mask"].unbind()[place]
             values = batch["by_token"].unbind()[place]
             if row < n:
-                found.append(row)
+                seen.append(row)
                 assert mask.tolist() == [1] * (2 + row) and values.tolist() == [float(row)] * (
                     2 + row
                 )
@@ -61,10 +60,10 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
                 assert (
                     mask.tolist() == [0] and batch[WEIGHT][place] == 0 and values.tolist() == [0.0]
                 )
-    assert sorted(found) == list(range(n))
+    assert sorted(seen) == list(range(n))
 
 
-def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
+def test_a_truncated_response_loses_the_labels_after_the_cut():
     example = Example("ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
     whole = encode(ENCODER, [5, 6], example, 20)
     assert whole.labeled_ends == ((1, 1.0), (6, 0.0)) and len(whole.response) == 7
@@ -100,7 +99,7 @@ LABELLED_STEPS = st.lists(
 
 
 @given(st.lists(LABELLED_STEPS.filter(bool), min_size=1, max_size=3))
-def test_the_loss_is_the_mean_over_labelled_steps_and_padding_changes_nothing(responses):
+def test_the_loss_is_the_mean_over_labeled_steps(responses):
     q_rows = [[value for step, _ in steps for value in step] for steps in responses]
     ends_rows = [[n - 1 for n in accumulate(len(step) for step, _ in steps)] for steps in responses]
     labels_rows = [[label for _, label in steps] for steps in responses]
@@ -115,5 +114,5 @@ def test_the_loss_is_the_mean_over_labelled_steps_and_padding_changes_nothing(re
         mask[row, : len(values)] = 1
         label[row, ends] = torch.tensor(labels, dtype=torch.float64)
         weight[row, ends] = 1 / total
-    found = step_loss(prefix_values(q, mask, BETA), label, weight)
-    assert float(found) == pytest.approx(slow_loss(q_rows, ends_rows, labels_rows), abs=1e-5)
+    loss = step_loss(prefix_values(q, mask, BETA), label, weight)
+    assert float(loss) == pytest.approx(slow_loss(q_rows, ends_rows, labels_rows), abs=1e-5)

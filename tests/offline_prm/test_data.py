@@ -24,7 +24,7 @@ PRM = read(LossSettings, {**DEFAULTS, "reference_path": "r"}, "prm")
 QUESTION = {"role": "user", "content": "a"}
 
 
-def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_prompt_is_written(
+def test_rows_of_one_prompt_are_one_group(
     tmp_path,
 ):
     rows = [

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of every loss do not depend on ranks and micro-batches, and equal a plain loop where there
-is one."""
+"""Steps of no loss depend on ranks or micro-batches; those of cross-entropy equal a loop."""
 
 import math
 from pathlib import Path
@@ -52,15 +51,13 @@ def assert_same_run(found, expected):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_two_ranks_train_as_one_does_and_the_cut_into_passes_changes_nothing(results, name):
+def test_ranks_and_passes_do_not_change_the_training(results, name):
     assert_same_run(results[2][name], results[1][name])
     assert_same_run(results[1][name], results[1][name.partition(",")[0]])
 
 
 @pytest.mark.parametrize("name", INITIAL)
-def test_the_first_loss_is_that_of_an_untrained_prm_and_falls_when_responses_come_again(
-    results, name
-):
+def test_the_loss_starts_untrained_and_falls_on_repeated_responses(results, name):
     first, _, again = (metrics["train/loss"] for metrics in results[1][name]["metrics"])
     assert first == pytest.approx(INITIAL[name], abs=1e-4) and again < first
 
@@ -105,7 +102,7 @@ def test_two_steps_of_cross_entropy_equal_a_plain_loop(results, inputs):
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        found = results[1]["ce"]["metrics"][number]
-        assert found["train/loss"] == pytest.approx(float(loss), abs=2e-5)
-        assert found["train/grad_norm"] == pytest.approx(float(norm), rel=1e-3)
-        assert found["train/lr"] == pytest.approx(optimizer.param_groups[0]["lr"])
+        logged = results[1]["ce"]["metrics"][number]
+        assert logged["train/loss"] == pytest.approx(float(loss), abs=2e-5)
+        assert logged["train/grad_norm"] == pytest.approx(float(norm), rel=1e-3)
+        assert logged["train/lr"] == pytest.approx(optimizer.param_groups[0]["lr"])

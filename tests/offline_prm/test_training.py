@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole run of the command on a tiny model: it learns, resumes exactly, and leaves a model that
-can be used."""
+"""A whole run on a tiny model learns, resumes exactly, and leaves a usable model."""
 
 import json
 import shutil
@@ -46,17 +45,17 @@ def without_seconds(output):
 
 def test_it_learns_to_order_held_out_responses(run):
     folder, _, result = run
-    found = read_metrics(folder / "out" / "metrics.jsonl")
-    assert list(found) == list(range(LAST + 1))
-    assert found[0]["val/cross_entropy"] == pytest.approx(0.6931, abs=1e-3)
-    assert found[LAST]["val/pair_accuracy"] > 0.9 and found[LAST]["val/accuracy"] > 0.8
-    assert found[LAST]["val/cross_entropy"] < 0.5
+    metrics = read_metrics(folder / "out" / "metrics.jsonl")
+    assert list(metrics) == list(range(LAST + 1))
+    assert metrics[0]["val/cross_entropy"] == pytest.approx(0.6931, abs=1e-3)
+    assert metrics[LAST]["val/pair_accuracy"] > 0.9 and metrics[LAST]["val/accuracy"] > 0.8
+    assert metrics[LAST]["val/cross_entropy"] < 0.5
     # The schedule is a cosine to a tenth.
-    assert found[LAST]["train/lr"] == pytest.approx(1e-3, rel=0.02)
+    assert metrics[LAST]["train/lr"] == pytest.approx(1e-3, rel=0.02)
     assert "8 with 32 held out" in result.stdout and f"{LAST}/{LAST}" in result.stderr
 
 
-def test_the_final_folder_is_a_model_with_what_is_needed_to_score(run):
+def test_the_final_folder_has_all_that_scoring_needs(run):
     folder, _, _ = run
     hf = folder / "out" / "hf"
     model = AutoModelForCausalLM.from_pretrained(hf)
@@ -82,15 +81,15 @@ def test_a_resumed_run_equals_the_uninterrupted_one(run, tmp_path):
     result = train([*arguments, f"trainer.output_dir={out}"])
     assert result.returncode == 0, result.stderr[-3000:]
     expected = final_weights(folder / "out")
-    found = final_weights(out)
-    assert expected.keys() == found.keys() and all(
-        torch.equal(found[name], expected[name]) for name in expected
+    weights = final_weights(out)
+    assert expected.keys() == weights.keys() and all(
+        torch.equal(weights[name], expected[name]) for name in expected
     )
     assert without_seconds(out) == without_seconds(folder / "out")
     assert f"20/{LAST}" in result.stderr
 
 
-def test_a_finished_run_is_not_trained_again_and_another_run_does_not_continue_it(run):
+def test_no_run_trains_or_continues_a_finished_one(run):
     folder, arguments, _ = run
     before = final_weights(folder / "out")
     again = train(arguments)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny byte-level Llama, and labeled responses that can be told apart: correct ones have even
-digits only."""
+"""A tiny byte-level Llama, and labeled responses; correct ones have even digits only."""
 
 import json
 import os
@@ -40,8 +39,7 @@ def response_rows(n_prompts, seed=0, responses=4):
 
 
 def step_rows(n, seed=0):
-    """Return responses of three steps in the format of ProcessBench; the label is the first step
-    with an odd digit."""
+    """Return ProcessBench-like rows of three steps, labeled by the first with an odd digit."""
     rng = random.Random(seed)
     rows = []
     for number in range(n):
@@ -104,8 +102,7 @@ def final_weights(output):
 
 
 def write_example(folder):
-    """Write model and data of docs/reference/offline_prm.md: ``python tests/offline_prm/tiny_prm.py
-    FOLDER``."""
+    """Write model and data of docs/reference/offline_prm.md: ``python .../tiny_prm.py FOLDER``."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tiny_model(folder / "model", max_positions=4096)
     write_jsonl(folder / "responses.jsonl", response_rows(60))

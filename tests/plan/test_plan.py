@@ -170,7 +170,7 @@ def test_a_reference_lives_on_the_host_of_an_accelerator(planned):
         assert list(plan.memory) == ["policy", "KL reference", "PRM"]
 
 
-def test_an_adapter_and_frozen_layers_have_gradients_and_states_of_their_size(planned, models):
+def test_gradients_and_states_have_the_size_of_trained_weights(planned, models):
     plan = planned(ADAPTER)
     adapter = adapter_weights(str(models["untied"]), 4, "all-linear")
     assert (part(plan, "PRM").gradients, part(plan, "PRM").optimizer) == (4 * adapter, 8 * adapter)
@@ -183,8 +183,7 @@ def test_an_adapter_and_frozen_layers_have_gradients_and_states_of_their_size(pl
 def test_logits_are_what_fused_log_probabilities_spare(planned):
     assert part(planned(), "PRM").logits == 16384 * VOCABULARY * 8
     fused = {"prm.model.use_fused_kernels": True, "prm.infer_max_token_len_per_gpu": 16384}
-    # Two copies of a chunk, and the sum of the output layer's gradient, which an adapter does not
-    # have.
+    # Two copies of a chunk, and the sum of the output layer's gradient (not for an adapter).
     assert part(planned(fused), "PRM").logits == 256 * VOCABULARY * 4 * 2 + VOCABULARY * WIDTH * 4
     assert part(planned(fused | ADAPTER), "PRM").logits == 256 * VOCABULARY * 4 * 2
     rows = {"prm.use_dynamic_bsz": False, "prm.micro_batch_size_per_gpu": 2}
@@ -232,16 +231,14 @@ def test_a_critic_has_values_in_place_of_logits(planned):
         assert tokens_of(planned(gae | {key: 2048}))["critic"] == 2048
 
 
-def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(planned):
+def test_the_rollout_engine_takes_its_share_and_sleeps_afterwards(planned):
     plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.4})
     assert sum(plan.rollout.values()) == pytest.approx(0.4 * 80 * GIB)
     awake = planned({"actor_rollout_ref.rollout.free_cache_engine": False})
     assert peak(awake, "PRM") - peak(planned(), "PRM") == pytest.approx(sum(awake.rollout.values()))
 
 
-def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(
-    planned, monkeypatch
-):
+def test_servers_with_their_own_devices_leave_no_rollout_engine(planned, monkeypatch):
     key = "trainer.v1.separate_async.hybrid_rollout.enable_switch"
     separate = {"trainer.v1.trainer_mode": "prime_separate_async", key: False}
     separate |= {
@@ -258,7 +255,7 @@ def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own
     )
 
 
-def test_the_average_of_the_policy_is_in_checkpoints_and_on_the_device_in_float32(planned, models):
+def test_the_policys_average_is_in_checkpoints_and_on_the_device(planned, models):
     weights = read_shape("model", str(models["untied"])).weights
     average = AVERAGE | {"prm.reference": "policy"}
     plain = planned(average | {"prime.anchor": None})
@@ -276,7 +273,7 @@ def test_the_average_of_the_policy_is_in_checkpoints_and_on_the_device_in_float3
     assert halves.seconds["H100"] == pytest.approx(averaged.seconds["H100"])
 
 
-def test_models_that_only_score_come_from_the_host_in_every_pass(planned, models):
+def test_models_that_only_score_are_copied_in_every_pass(planned, models):
     weights = read_shape("model", str(models["untied"])).weights
     frozen = {"prm.update_mode": "none"}
     frozen |= {"prm.reference": "policy"}
@@ -289,7 +286,7 @@ def test_models_that_only_score_come_from_the_host_in_every_pass(planned, models
     assert part(teacher, "PRM").idle == 4 * weights
 
 
-def test_the_targets_of_the_policys_loss_are_on_the_device_in_its_update_with_their_logits(planned):
+def test_targets_of_the_policy_loss_stay_on_the_device(planned):
     plain = planned({"prm.update_mode": "before"})
     both = planned(DISTILLED | AVERAGE)
     added = peak(both, "policy") - peak(plain, "policy")
@@ -323,7 +320,7 @@ def test_a_warning_names_the_part_that_does_not_fit(planned, changes, said):
     assert planned().warnings == []
 
 
-def test_pspo_has_no_prm_and_what_the_plan_lacks_is_named(planned):
+def test_pspo_has_no_prm_and_the_plan_names_its_gaps(planned):
     plan = planned(name="pspo_trainer")
     assert set(plan.memory) == {"policy", "critic", "KL reference"}
     assert plan.facts["not in the plan"] == "the step reward model"
@@ -418,7 +415,7 @@ FITS = ["--device-memory", "80"]
         ),
     ],
 )
-def test_the_command_says_whether_it_fits_and_what_is_not_here(models, capsys, words, status, said):
+def test_the_command_reports_what_does_not_fit_or_is_missing(models, capsys, words, status, said):
     folder = models["tied"]
     paths = {
         "PATH": f"actor_rollout_ref.model.path={folder}",
@@ -441,9 +438,8 @@ for choices in ((False, False), (True, True), (True, False)):
 
 
 @pytest.mark.slow
-def test_activations_are_right_to_one_percent_and_never_too_small_by_more(tmp_path):
-    """In a process of its own, because the benchmark replaces functions of transformers; with a
-    third of the layers."""
+def test_activations_are_right_to_one_percent_or_too_large(tmp_path):
+    """Run in its own process, as the benchmark changes transformers; a third of the layers."""
     config = (
         BENCHMARKS.parents[1] / "recipes/model_configs/Qwen2.5-0.5B-Instruct/config.json"
     ).read_text()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that cannot work is refused before Ray or a model starts, in one line that names the key;
-others are not."""
+"""Runs that cannot work, and no others, are refused early, in one line that names the key."""
 
 import dataclasses
 import json
@@ -130,8 +129,7 @@ def defaults(composed):
 
 @pytest.fixture
 def problems_of(composed, defaults, files, monkeypatch):
-    """Check a configuration that is in order but for the given changes, and return what is said of
-    it."""
+    """Return a function that returns the problems of a valid configuration with given changes."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
 
@@ -565,7 +563,7 @@ def test_files_are_read_before_anything_starts(problems_of, tmp_path, name, chan
     assert any(said in problem for problem in problems) if said else problems == [], problems
 
 
-def test_prompts_are_counted_for_a_model_of_the_hub_that_was_downloaded(
+def test_prompts_are_counted_for_a_downloaded_model_of_the_hub(
     problems_of, files, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
@@ -654,7 +652,7 @@ def test_a_configuration_that_does_not_compose_is_one_line(capsys):
     assert "prime.filtre" in line
 
 
-def test_a_metrics_file_of_a_run_in_another_folder_is_refused(tmp_path):
+def test_a_metrics_file_of_a_run_elsewhere_is_refused(tmp_path):
     config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "mine")}})
     path = tmp_path / "m.jsonl"
     assert check_metrics_file(config, path) == ""
@@ -677,7 +675,7 @@ finally:
 
 
 @pytest.mark.slow
-def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_starts(tmp_path):
+def test_the_command_prints_one_line_per_problem_before_ray_starts(tmp_path):
     """The command itself runs on the CPU: composing imports verl, which settles on a platform."""
     command = [
         sys.executable,
@@ -713,7 +711,7 @@ def test_check_ends_after_the_checks(monkeypatch, capsys):
     assert ended.value.code == 0 and capsys.readouterr().out == "prime_ext: nothing is wrong\n"
 
 
-def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_loss_that_is_none(
+def test_extensions_that_cannot_work_are_refused(
     monkeypatch,
 ):
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
@@ -757,9 +755,7 @@ def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_
 @pytest.mark.parametrize(
     ("body", "said"), [("return True", "got bool"), ("raise KeyError(gold)", "KeyError: '1'")]
 )
-def test_a_verifier_of_the_users_is_tried_on_the_first_row(
-    problems_of, tmp_path, monkeypatch, body, said
-):
+def test_a_users_verifier_is_tried_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
     source = (
         "@extend.verifier('{0}', 'mine/*')\nclass V:\n    async def averify(self, response,"
         " gold):\n        {1}\n"
@@ -818,7 +814,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_the_settings_say_of_the_algorithms_is_what_they_say(name):
+def test_settings_and_algorithms_list_the_same_names(name):
     ours, theirs = SAID[name]
     assert set(ours) == set(theirs)
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of the engine tests, their PRM as a plain loop over transformers, and comparisons with
-it."""
+"""The engine tests' model, their PRM as a plain loop over transformers, and comparisons."""
 
 import math
 
@@ -51,10 +50,12 @@ def mini_batches(rollouts):
 
 
 def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None, trainable_layers=None):
-    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10
-    updates. A starting value ``bias`` is trained with the model, by AdamW with a learning rate of
-    0.05. ``batches`` are other mini-batches than those halves. With ``trainable_layers`` only the
-    last layers are trained."""
+    """Make two updates of two mini-batches each, one rollout at a time.
+
+    The schedule is a cosine over 10 updates. A starting value ``bias`` is trained with the model,
+    by AdamW with a learning rate of 0.05. ``batches`` are other mini-batches than the two halves.
+    With ``trainable_layers`` only the last layers are trained.
+    """
     trained = torch.tensor(bias or 0.0, dtype=torch.float64, requires_grad=True)
     bias_optimizer = torch.optim.AdamW(
         [trained], lr=0.05, betas=(0.9, 0.99), eps=1e-4, weight_decay=0.0

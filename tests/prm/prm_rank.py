@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue. For tests that start
-themselves on one and on two ranks and look at what their ``main`` found there. They import this
-before verl, so that a rank has CPU mode and fused kernels of each model on its own."""
+"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue.
+
+Tests run their ``main`` on one and on two ranks and check its results. They import this before
+verl: it sets CPU mode, and gives each model its own fused kernels.
+"""
 
 import engines  # isort: skip
 
@@ -40,8 +42,7 @@ OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": Tru
 
 
 def build_rollouts():
-    """Build seven prompts with two rollouts each, and two rows of padding with an empty mask, as
-    verl makes them."""
+    """Build two rollouts for each of seven prompts, and two rows of padding with empty masks."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(low, high):

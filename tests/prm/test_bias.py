@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained bias of the PRM's cross-entropy, and several epochs, on one and two gloo ranks,
-against a plain loop."""
+"""The bias of the PRM's cross-entropy, and epochs, on one and two gloo ranks, against a loop."""
 
 import prm_rank as base  # isort: skip
 
@@ -51,8 +50,7 @@ def main(model_path, work_dir):
         updates = [updated(prm, rollouts, reference) for _ in range(2)]
         results["variant", name] = {"updates": updates, "weights": prm.weights()}
 
-    # Half of the rollouts are those of an earlier step: each of two mini-batches has its share of
-    # both.
+    # Half of the rollouts are of an earlier step; two mini-batches have equal shares of them.
     replayed = [7 <= row < base.N_VALID for row in range(base.N_ROWS)]
     prm = base.Prm(model_path, BIAS, mini_batch_size=2)
     prm.worker.start_bias(MEAN_OUTCOME)
@@ -120,7 +118,7 @@ def assert_plain_loop(model_path, rollouts, found, **options):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_bias_and_weights_equal_a_plain_loop_however_the_batch_is_cut(results, model_path, variant):
+def test_bias_and_weights_equal_a_plain_loop_for_any_cut(results, model_path, variant):
     epochs = VARIANTS[variant].get("prm.epochs", 1)
     assert_plain_loop(model_path, results["rollouts"], results["variant", variant], epochs=epochs)
 
@@ -131,7 +129,7 @@ def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
     assert_plain_loop(model_path, rollouts, results["replayed"], batches=batches)
 
 
-def test_it_is_0_at_first_and_the_same_on_all_ranks(runs):
+def test_the_bias_starts_at_0_and_agrees_on_all_ranks(runs):
     assert runs[1][0]["at first"] == 0 and len(set(runs[2][0]["of all ranks"])) == 1
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM on the driver: its settings, its mini-batches, and what it remembers of earlier
-updates."""
+"""The PRM on the driver: its settings, its mini-batches, and rollouts of earlier updates."""
 
 import random
 import shutil
@@ -85,7 +84,7 @@ def test_the_prm_and_its_reference_have_the_same_budgets(tmp_path, name, overrid
         assert (engine.max_token_len_per_gpu, engine.infer_max_token_len_per_gpu) == tokens
 
 
-def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_path):
+def test_the_prm_trains_as_configured_and_its_reference_saves_weights(tmp_path):
     overrides = ["prm.optim.lr=3e-5", "prm.checkpoint.load_contents=[model,optimizer]"]
     prm, reference = worker_configs(tmp_path, "prime_trainer_cpu", overrides).values()
     assert prm.optimizer_config.lr == 3e-5 and prm.checkpoint_config.load_contents == [
@@ -102,9 +101,7 @@ def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_pat
 @pytest.mark.parametrize(
     ("variant", "streamed"), [("distilled", False), ("on_policy_distillation", True)]
 )
-def test_models_in_the_policys_loss_are_not_copied_from_the_host_in_every_micro_batch(
-    tmp_path, variant, streamed
-):
+def test_targets_of_the_policy_loss_stay_on_the_device(tmp_path, variant, streamed):
     overrides = [f"variant={variant}", "prm=frozen", "prm.reference=policy"]
     (teacher,) = worker_configs(tmp_path, "prime_trainer", overrides).values()
     assert (
@@ -155,8 +152,7 @@ def planned_rows(draw):
 
 
 def mini_batches(plan, keys, mini_batch_size, n_ranks):
-    """Return the keys of each mini-batch, from what each rank is handed, and how many tokens of it
-    each rank gets."""
+    """Return the keys of each mini-batch, collected from the rows of every rank."""
     n_rows = len(keys)
     share = n_rows // n_ranks
     step = mini_batch_size // n_ranks
@@ -171,9 +167,8 @@ def mini_batches(plan, keys, mini_batch_size, n_ranks):
 
 
 @given(planned_rows(), st.one_of(st.just(0), st.integers(1, 40)), st.integers(0, 1000))
-def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(data, n_old, seed):
-    """Valid rows and replayed ones are each spread evenly, weigh the same in their mini-batch, and
-    padding nothing."""
+def test_ranks_and_row_order_do_not_change_the_mini_batches(data, n_old, seed):
+    """New and replayed rows are spread evenly and weigh the same in a batch; padding 0."""
     keys, padding, lengths, size = data
     count = len(keys) // size
     whole = -(-(size + -(-n_old // count)) // 4) * 4
@@ -184,7 +179,7 @@ def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(d
         [key.startswith("pad") for key in every],
         [*lengths, *[7] * (len(every) - len(keys))],
     )
-    found = []
+    plans = []
     for n_ranks in (1, 2, 4):
         order = random.Random(seed + n_ranks).sample(range(len(every)), len(every))
         shuffled = [[values[row] for row in order] for values in columns]
@@ -195,9 +190,9 @@ def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(d
             dict(zip(shuffled[0], values.tolist(), strict=True))
             for values in (plan.weight_B, plan.mini_batch_B)
         )
-        found.append((mini_batches(plan, shuffled[0], whole, n_ranks), weight, number))
-    assert found[0] == found[1] == found[2]
-    batches, weight, number = found[0]
+        plans.append((mini_batches(plan, shuffled[0], whole, n_ranks), weight, number))
+    assert plans[0] == plans[1] == plans[2]
+    batches, weight, number = plans[0]
     # The new rows are where they are without the others.
     plain = mini_batches(plan_mini_batches(keys, padding, lengths, size, 1), keys, size, 1)
     n_valid = len(keys) - sum(padding)
@@ -258,10 +253,10 @@ def replay(folder, batches=3):
 
 def filled(folder, updates, **options):
     """Return a replay with four rollouts per update."""
-    found = replay(folder, **options)
+    buffer = replay(folder, **options)
     for update in range(updates):
-        found.add(batch_of(range(4 * update, 4 * update + 4)))
-    return found
+        buffer.add(batch_of(range(4 * update, 4 * update + 4)))
+    return buffer
 
 
 def files(folder):
@@ -288,11 +283,11 @@ def test_only_the_last_batches_are_remembered(tmp_path):
     assert files(tmp_path) == expected
 
 
-def test_as_many_as_are_new_are_drawn_and_none_before_the_first_update(tmp_path):
+def test_replay_draws_at_most_as_many_as_are_new(tmp_path):
     assert replay(tmp_path).draw(8) == [] and list(tmp_path.iterdir()) == []
     for new, drawn in ((5, 5), (50, 12)):
-        found = numbers_of(filled(tmp_path, 3).draw(new))
-        assert len(found) == len(set(found)) == drawn
+        numbers = numbers_of(filled(tmp_path, 3).draw(new))
+        assert len(numbers) == len(set(numbers)) == drawn
 
 
 def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):
@@ -324,7 +319,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):
     )
 
 
-def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(tmp_path):
+def test_the_first_update_removes_files_after_the_checkpoint(tmp_path):
     alone = filled(tmp_path, 1)
     alone.save(tmp_path / "checkpoint")
     alone.add(batch_of([90]))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM on FSDP1, verl's ``strategy: fsdp``, with embeddings that are not tied, on two
-gloo ranks."""
+"""The PRM on FSDP1 (verl's ``strategy: fsdp``) with untied embeddings, on two gloo ranks."""
 
 import prm_rank as base  # isort: skip
 
@@ -74,8 +73,7 @@ def gathered_bytes(prm):
 
 
 def train_critic(model_path, rollouts, strategy):
-    """Return values of a new critic before and after an update, as verl builds and trains it, and
-    what it logs."""
+    """Train a critic as verl does; return its values before and after, and its metrics."""
     config = base.engines.configure(model_path, {"critic.strategy": strategy})
     critic = omega_conf_to_dataclass(config.critic)
     critic.engine.max_token_len_per_gpu = critic.engine.infer_max_token_len_per_gpu = 40
@@ -150,8 +148,7 @@ def main(model_path, work_dir):
     average_weights(prm.worker.engine, frozen.worker.engine, 0.0)
     results["taken over"] = (frozen.score(rollouts), prm.score(rollouts))
 
-    # The reference scored as the update packs, and in passes of its own; and the first scores of
-    # the update.
+    # The reference in the update's packing, and in its own; and the update's first scores.
     packs = FAST | BF16 | DYNAMIC
     fresh = base.Prm(model_path, packs)
     same = base.Prm(model_path, packs, role="reference")
@@ -188,26 +185,26 @@ def results(model_path, work_dir):
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS | FLASH if name != "bf16"])
 def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, model_path, variant):
-    found = results["variant", variant]
+    result = results["variant", variant]
     layers = 1 if variant == "last layer" else None
     plain = two_updates(model_path, results["rollouts"], trainable_layers=layers)
-    assert_rows_close(found["initial"], results["reference"], 2e-6)
-    assert_updates_close(found["updates"], plain["updates"])
-    assert_weights_close(found["weights"], plain["weights"])
-    assert_rows_close(found["scores"], plain["scores"], 5e-5)
+    assert_rows_close(result["initial"], results["reference"], 2e-6)
+    assert_updates_close(result["updates"], plain["updates"])
+    assert_weights_close(result["weights"], plain["weights"])
+    assert_rows_close(result["scores"], plain["scores"], 5e-5)
 
 
 def test_in_bf16_they_are_off_by_rounding(results, model_path):
-    found = results["variant", "bf16"]
+    result = results["variant", "bf16"]
     plain = two_updates(model_path, results["rollouts"])
-    assert 1e-4 < largest_difference(found["initial"], results["reference"]) < 0.05
-    for update, expected in zip(found["updates"], plain["updates"], strict=True):
+    assert 1e-4 < largest_difference(result["initial"], results["reference"]) < 0.05
+    for update, expected in zip(result["updates"], plain["updates"], strict=True):
         assert update["loss"] == pytest.approx(expected["loss"], rel=0.03)
         assert update["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.03)
-    assert all(weight.dtype == torch.float32 for weight in found["weights"].values())
+    assert all(weight.dtype == torch.float32 for weight in result["weights"].values())
 
 
-def test_flash_attention_takes_packed_rows_and_half_of_the_heads_where_ranks_share_them(results):
+def test_flash_attention_takes_packed_rows_and_a_ranks_heads(results):
     for variant, heads in zip(FLASH, (4, 2), strict=True):
         assert results["calls", variant].keys() == {f"packed, {heads} heads", "gradient in place"}
 
@@ -217,7 +214,7 @@ def test_nothing_stays_gathered_after_a_scoring_pass(results):
     assert results["gathered by the reference"] == 0
 
 
-def test_a_reference_that_is_packed_as_the_update_has_no_rounding_noise(results):
+def test_a_reference_packed_as_the_update_has_no_rounding_noise(results):
     as_update, otherwise, scores = results["packing"]
     first = {rollout["key"] for rollout in mini_batches(results["rollouts"])[0]}
     rows = [row for row, rollout in enumerate(results["rollouts"]) if rollout["key"] in first]
@@ -225,7 +222,7 @@ def test_a_reference_that_is_packed_as_the_update_has_no_rounding_noise(results)
     assert any(not torch.equal(otherwise[row], scores[row]) for row in rows)
 
 
-def test_a_restored_prm_makes_the_same_next_update_and_weights_are_taken_over(results):
+def test_a_restored_prm_updates_equally_and_weights_are_taken_over(results):
     (scores, update), (restored_scores, restored_update) = results["resumed"]
     assert largest_difference(scores, restored_scores) == 0.0
     assert update == restored_update
@@ -240,8 +237,8 @@ def test_a_saved_model_is_merged_from_its_shards(results, work_dir):
     export(work_dir / "prm", work_dir / "exported")
     model = LlamaForCausalLM.from_pretrained(work_dir / "exported")
     with torch.no_grad():
-        found = [response_log_probs(model, rollout) for rollout in results["rollouts"]]
-    assert_rows_close(found, results["saved"], 2e-5)
+        log_probs = [response_log_probs(model, rollout) for rollout in results["rollouts"]]
+    assert_rows_close(log_probs, results["saved"], 2e-5)
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +246,7 @@ def one_rank(model_path, tmp_path_factory):
     return run_ranks(PROGRAM, [model_path], {1: tmp_path_factory.mktemp("rank")})[1]
 
 
-def test_a_critic_is_trained_as_on_fsdp2_where_runs_on_a_cpu_train_it(one_rank):
+def test_a_critic_trains_as_on_fsdp2(one_rank):
     (before, after, metrics), (before_2, after_2, metrics_2) = (
         one_rank[name] for name in ("fsdp", "fsdp2")
     )
@@ -259,6 +256,6 @@ def test_a_critic_is_trained_as_on_fsdp2_where_runs_on_a_cpu_train_it(one_rank):
     assert largest_difference(before, after) > 1e-5
 
 
-def test_one_rank_holds_float32_weights_after_a_save_so_that_fsdp1_is_refused_there(one_rank):
+def test_one_rank_holds_float32_weights_after_a_save(one_rank):
     after_a_pass, after_a_save = one_rank["held"]
     assert after_a_pass == 0 and after_a_save > 0

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside a micro-batch the host does not wait for the device, and tokens of tools have no part in a
-loss. The device is torch's ``meta``: its tensors have no values, so that reading one of them is an
-error."""
+"""Micro-batches do not wait for the device, and tokens of tools have no part in a loss.
+
+The device is torch's ``meta``: its tensors have no values, so that reading one is an error.
+"""
 
 from functools import partial
 from types import SimpleNamespace
@@ -37,8 +38,7 @@ def jagged(lengths, dtype=torch.float32):
 
 
 def micro_batch(device, seed=0):
-    """Return a micro-batch as verl moves it to the device, and what the engine computed for it
-    there."""
+    """Return a micro-batch on the device, the engine's output, and the output's flat values."""
     whole = [sum(pair) for pair in zip(PROMPTS, RESPONSES, strict=True)]
     data = tu.get_tensordict(
         {
@@ -77,11 +77,11 @@ def test_the_loss_of_the_prm(name, monkeypatch):
 
 def test_responses_are_those_that_verl_cuts_out():
     data, output, values = micro_batch("cpu")
-    found = pad_responses(output["log_probs"], data["responses"])
+    actual = pad_responses(output["log_probs"], data["responses"])
     expected = no_padding_2_padding(output["log_probs"], data)
-    assert torch.equal(found, expected)
-    slope = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
-    gradients = [torch.autograd.grad(padded, values, slope)[0] for padded in (found, expected)]
+    assert torch.equal(actual, expected)
+    slope = torch.randn(actual.shape, generator=torch.Generator().manual_seed(1))
+    gradients = [torch.autograd.grad(padded, values, slope)[0] for padded in (actual, expected)]
     assert torch.equal(*gradients)
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of examples/minimal_prime.py is that of the trainer on verl: gate, advantages, both models
-after it."""
+"""A step of examples/minimal_prime.py equals the trainer's: gate, advantages and both models."""
 
 import prm_rank as base  # isort: skip
 
@@ -61,11 +60,11 @@ VARIANTS = {
 
 
 def rollouts():
-    found = [r for r in base.build_rollouts() if not r["padding"]]
-    for row, rollout in enumerate(found):
+    valid = [r for r in base.build_rollouts() if not r["padding"]]
+    for row, rollout in enumerate(valid):
         rollout["mask"] = torch.ones_like(rollout["mask"])
         rollout["label"] = float(row % 3 == 0)
-    return found
+    return valid
 
 
 def as_batch(found):
@@ -105,17 +104,17 @@ def in_one_file(method, model_path, batch):
     gate, scores = trainer.learn_and_score(batch) if trainer.prm else (0.0, None)
     advantage_BT = trainer.advantages(batch, gate, scores)
     trainer.update_policy(batch, advantage_BT, trainer.kl_targets(batch, gate, scores))
-    found = {
+    result = {
         "gate": gate,
         "advantages": advantage_BT,
         "policy": dict(trainer.policy.model.named_parameters()),
     }
     if trainer.prm:
-        found |= {
+        result |= {
             "prm": dict(trainer.prm.model.named_parameters()),
             "bias": float(trainer.prm.bias),
         }
-    return found
+    return result
 
 
 class OnRank:
@@ -176,12 +175,12 @@ def on_verl(method, keys, model_path, found, batch):
 
 
 def main(model_path, work_dir):
-    found = rollouts()
-    batch = as_batch(found)
+    rows = rollouts()
+    batch = as_batch(rows)
     results = {}
     for method, keys in VARIANTS.items():
         minimal = in_one_file(method, model_path, batch)
-        results[method] = (minimal, on_verl(method, keys, model_path, found, batch))
+        results[method] = (minimal, on_verl(method, keys, model_path, rows, batch))
     finish(results, work_dir)
 
 

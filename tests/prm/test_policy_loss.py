@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss with a pull toward other models, on verl's engines, against a plain loop over
-transformers."""
+"""verl's policy loss with a pull to other models, on its engines, against a plain loop."""
 
 import prm_rank as base  # isort: skip
 
@@ -46,9 +45,9 @@ VARIANTS = {
 
 def policy(model_path, overrides, mini_batch_size=4):
     """Build a worker that is trained as verl trains the policy, with the targets in its loss."""
-    found = base.Prm(model_path, overrides, "policy", mini_batch_size)
-    install_targets(SimpleNamespace(actor=found.worker))
-    return found
+    trained = base.Prm(model_path, overrides, "policy", mini_batch_size)
+    install_targets(SimpleNamespace(actor=trained.worker))
+    return trained
 
 
 def update(policy, rollouts, old_log_probs, coefficients, advantages=None):
@@ -101,7 +100,7 @@ def main(policy_path, prm_path, average_path, work_dir):
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     """Return policy, PRM and average: three models of one vocabulary."""
-    found = []
+    folders = []
     for number, name in enumerate(("policy", "prm", "average")):
         path = tmp_path_factory.mktemp(name)
         write_model(path)
@@ -110,8 +109,8 @@ def paths(tmp_path_factory):
         for parameter in model.parameters():
             parameter.data.add_(0.05 * number * torch.randn(parameter.shape, generator=generator))
         model.save_pretrained(path)
-        found.append(path)
-    return found
+        folders.append(path)
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +130,10 @@ def distributions(model, rollout):
 
 
 def two_updates(paths, results, coefficients):
-    """Return PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a
-    mini-batch."""
+    """Make two updates one rollout at a time; return losses, norms, divergences, and the weights.
+
+    Losses (PPO's and the pull) and divergences are averaged over the tokens of a mini-batch.
+    """
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
     optimizer = torch.optim.AdamW(
@@ -182,19 +183,19 @@ def two_updates(paths, results, coefficients):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_losses_gradients_and_weights_equal_a_plain_loop(paths, results, variant):
-    found = results["variant", variant]
-    coefficients = {name: value for name, value in found["coefficients"].items() if value > 0}
+    result = results["variant", variant]
+    coefficients = {name: value for name, value in result["coefficients"].items() if value > 0}
     updates, weights = two_updates(paths, results, coefficients)
-    assert_updates_close(found["updates"], updates)
+    assert_updates_close(result["updates"], updates)
     for name in coefficients:
-        values = [float(value) for update in found["updates"] for value in update[f"kl_to_{name}"]]
+        values = [float(value) for update in result["updates"] for value in update[f"kl_to_{name}"]]
         assert values == pytest.approx(
             [value for update in updates for value in update["kl"][name]], rel=1e-4
         )
     assert not any(
-        f"kl_to_{name}" in found["updates"][0] for name in {"prm", "average"} - set(coefficients)
+        f"kl_to_{name}" in result["updates"][0] for name in {"prm", "average"} - set(coefficients)
     )
-    assert_weights_close(found["weights"], weights, tolerance=3e-5)
+    assert_weights_close(result["weights"], weights, tolerance=3e-5)
 
 
 def test_the_average_moves_and_is_restored(results):

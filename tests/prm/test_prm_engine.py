@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM on verl's FSDP2 engine, on one and on two gloo ranks, against a plain loop over
-transformers."""
+"""The PRM on verl's FSDP2 engine, on one and two gloo ranks, against a loop over transformers."""
 
 import prm_rank as base  # isort: skip
 
@@ -74,8 +73,7 @@ def main(model_path, work_dir):
         moved = [prm.update_and_score(rollouts, reference)[0]["grad_norm"] for prm in pair]
         results["tied", bool(overrides)] = (moved, [prm.score(rollouts) for prm in pair])
 
-    # Saved after one update, restored into a fresh worker, updated once more: as if never
-    # interrupted.
+    # Saved after one update, restored into a fresh worker, updated once more.
     prm = base.Prm(model_path)
     first = prm.update(rollouts, reference)
     restored = base.saved_and_restored(prm, Path(work_dir) / "prm", model_path)
@@ -98,16 +96,16 @@ def plain(model_path, runs):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, plain, variant):
-    found = results["variant", variant]
+    result = results["variant", variant]
     # Untrained it equals its reference: bit for bit when both run with the same batches, else to
     # rounding.
     same = variant == "micro-batches of 2"
-    for row, reference in zip(found["initial"], results["reference"], strict=True):
+    for row, reference in zip(result["initial"], results["reference"], strict=True):
         assert torch.equal(row, reference) if same else torch.allclose(row, reference, atol=1e-5)
-    assert_updates_close(found["updates"], plain["updates"])
+    assert_updates_close(result["updates"], plain["updates"])
     # Four optimizer steps in float32: values near 4 agree to a few units in the sixth digit.
-    assert_rows_close(found["scores"], plain["scores"], tolerance=5e-5)
-    assert_weights_close(found["weights"], plain["weights"])
+    assert_rows_close(result["scores"], plain["scores"], tolerance=5e-5)
+    assert_weights_close(result["weights"], plain["weights"])
 
 
 @pytest.mark.parametrize("adapter", [False, True])
@@ -119,12 +117,12 @@ def test_tied_models_are_scored_and_updated_alike_without_logits(results, adapte
 
 def test_contents_of_padding_and_the_order_of_rows_change_nothing(results):
     expected = results["variant", "micro-batches of 2"]
-    found = results["other padding, reversed"]
-    assert_updates_close(found["updates"], expected["updates"])
-    assert_weights_close(found["weights"], expected["weights"])
+    result = results["other padding, reversed"]
+    assert_updates_close(result["updates"], expected["updates"])
+    assert_weights_close(result["weights"], expected["weights"])
 
 
-def test_interleaved_scores_later_mini_batches_with_a_prm_that_has_moved(results):
+def test_interleaved_scores_later_mini_batches_with_the_updated_prm(results):
     rollouts = results["rollouts"]
     first = {rollout["key"] for rollout in mini_batches(rollouts)[0]}
     scores, updated, weights = results["interleaved"]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is killed at any moment, also while it saves, resumes from the last whole
-checkpoint."""
+"""A run killed at any moment, also while saving, resumes from the last whole checkpoint."""
 
 from pathlib import Path
 
@@ -24,8 +23,7 @@ def write_part(root, step, part, text):
 
 
 def operations_of_a_save(root: Path, step: int, version: str):
-    """Yield what the trainer and verl do to the disk, one operation after another, in their
-    order."""
+    """Yield what the trainer and verl do to the disk in a save, operation by operation."""
     yield lambda: checkpoint.mark_incomplete(folder_of(root, step))
     for part in PARTS:
         yield lambda part=part: write_part(root, step, part, "")  # opened
@@ -66,9 +64,8 @@ def test_killed_while_saving_a_new_step(tmp_path, before, killed_after):
 
 
 @pytest.mark.parametrize("killed_after", range(N_OPERATIONS + 1))
-def test_killed_while_saving_a_step_again_that_the_tracker_already_names(tmp_path, killed_after):
-    """Happens after resume_mode=resume_path from an older step: the old step 4 is overwritten part
-    by part."""
+def test_killed_while_saving_a_tracked_step_again(tmp_path, killed_after):
+    """After resume_mode=resume_path from an older step, step 4 is overwritten part by part."""
     save(tmp_path, 2, "two")
     save(tmp_path, 4, "old")
     save(tmp_path, 4, "new", killed_after)
@@ -138,7 +135,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, part, 
     assert f"global_step_4: {part}" in caplog.text
 
 
-def test_files_that_grew_or_were_added_are_no_damage_and_a_broken_marker_is_one(tmp_path):
+def test_more_or_longer_files_are_fine_but_broken_markers_not(tmp_path):
     save(tmp_path, 2, "two")
     write_part(tmp_path, 2, PARTS[0], "more than it was")
     write_part(tmp_path, 2, "exported/weights", "new")
@@ -147,7 +144,7 @@ def test_files_that_grew_or_were_added_are_no_damage_and_a_broken_marker_is_one(
     assert checkpoint.find_complete_steps(tmp_path) == []
 
 
-def test_when_all_checkpoints_are_damaged_the_run_does_not_begin_anew_in_silence(tmp_path):
+def test_a_run_with_only_damaged_checkpoints_is_refused(tmp_path):
     save(tmp_path, 2, "two")
     cut_short(folder_of(tmp_path, 2) / PARTS[0])
     with pytest.raises(RunError, match="2 of 3 bytes.*start anew"):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults as every trainer treats them, on a stand-in for verl's trainer that writes files and
-polls."""
+"""Faults as every trainer treats them, on a stand-in for verl's that writes files and polls."""
 
 import errno
 import json
@@ -111,7 +110,7 @@ def save(trainer, step):
     trainer._save_checkpoint()
 
 
-def test_a_run_has_its_folder_for_itself_once_ray_can_place_it(make, monkeypatch):
+def test_a_run_locks_its_folder_once_ray_can_place_it(make, monkeypatch):
     make()
     with pytest.raises(RunError):
         make()
@@ -174,7 +173,7 @@ def actor(name):
     return SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda: name))
 
 
-def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch, states):
+def test_a_workers_death_ends_the_wait_for_rollouts(make, monkeypatch, states):
     monkeypatch.setattr(guarded_run, "SECONDS_BETWEEN_LOOKS", 0)
     trainer = make()
     trainer.fit(SimpleNamespace(agent_loop_workers=[actor("a")]))
@@ -191,7 +190,7 @@ def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch
     trainer.replay_buffer._wait_for_next_poll("train", 0.0)
 
 
-def test_an_error_that_a_dead_worker_caused_is_reported_as_its_death(make, monkeypatch, states):
+def test_errors_of_a_dead_worker_are_reported_as_its_death(make, monkeypatch, states):
     trainer = make()
     trainer.fails = ValueError("no rollout came")
     monkeypatch.setattr(trainer, "get_reward_handles", lambda: [actor("r")])
@@ -220,7 +219,7 @@ def test_who_is_watched():
     }
 
 
-def test_the_metrics_of_a_resumed_run_go_on_in_one_file(make, tmp_path, monkeypatch):
+def test_a_resumed_run_appends_its_metrics_to_one_file(make, tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(path))
 
@@ -273,7 +272,7 @@ def test_no_run_continues_with_other_data_tokenizers_and_seeds_unasked(
     assert again.loaded
 
 
-def test_fewer_rows_than_the_checkpoint_has_seen_start_from_the_first(make):
+def test_a_position_after_the_last_row_starts_again(make):
     def loader(rows):
         data = [{"raw_prompt": row} for row in range(rows)]
         return StatefulDataLoader(data, sampler=RandomSampler(data))

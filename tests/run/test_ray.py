@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demands of a run on Ray: what reaches workers of a running cluster, what is reserved, what is
-refused before."""
+"""A run on Ray: what reaches a running cluster's workers, what is reserved, what is refused."""
 
 import os
 import sys
@@ -25,7 +24,7 @@ def config_of(**init):
     return OmegaConf.create({"ray_kwargs": {"ray_init": init}})
 
 
-def test_the_address_is_that_of_the_configuration_or_of_the_environment(monkeypatch):
+def test_the_address_comes_from_the_configuration_or_the_environment(monkeypatch):
     assert find_address(config_of()) is None and find_address(config_of(address="local")) is None
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert (
@@ -122,7 +121,7 @@ def test_several_nodes_need_an_address_and_a_running_cluster_nothing(monkeypatch
     assert list(check_ray(composed(*NODE, "trainer.nnodes=2", AUTO))) == []
 
 
-def test_cpu_mode_needs_its_platform_and_a_slot_for_each_rank(monkeypatch):
+def test_cpu_mode_needs_its_platform_and_one_slot_per_rank(monkeypatch):
     config = composed("ray_kwargs.ray_init.num_gpus=0", name="prime_trainer_cpu")
     problems = list(check_ray(config))
     assert [problem.split()[0] for problem in problems] == [
@@ -158,12 +157,12 @@ NO_GPU = r"have 8, 8 GPUs, .*actor.num_gpus=1 on each besides .*=8; lower"
         (WITH_SCORER, [node(64)] * 2, NO_GPU),
     ],
 )
-def test_a_cluster_that_is_too_small_is_refused_instead_of_waited_for(config, nodes, said):
+def test_a_cluster_that_is_too_small_is_refused(config, nodes, said):
     with pytest.raises(RunError, match=said) if said else nullcontext():
         require_resources(config, nodes)
 
 
-def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch):
+def test_a_run_on_gpus_refuses_the_platform_of_the_cpu(monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "CPU")
     (problem,) = check_ray(composed(*NODE))
     assert (
@@ -195,7 +194,7 @@ def start(tmp_path, monkeypatch):
     return run
 
 
-def test_modules_of_the_user_reach_the_workers_of_a_running_cluster(start, monkeypatch):
+def test_user_modules_reach_the_workers_of_a_running_cluster(start, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "head:1")
     start(main=lambda: None)
     assert (

@@ -25,7 +25,7 @@ def test_the_second_run_is_told_who_has_the_folder(tmp_path):
     RunLock(tmp_path / "checkpoints").acquire(wait_seconds=0)
 
 
-def test_it_waits_for_a_run_that_is_about_to_end_and_says_so_once(tmp_path, caplog):
+def test_it_waits_for_an_ending_run_and_warns_once(tmp_path, caplog):
     first = RunLock(tmp_path)
     first.acquire()
     end = threading.Timer(1.0, first.release)

@@ -105,7 +105,7 @@ def test_it_requires_all_that_its_modules_import():
 
 
 @pytest.mark.slow
-def test_it_is_the_installed_one_that_runs_and_verl_finds_its_plug_in(installed, tmp_path):
+def test_the_installed_wheel_runs_and_verl_finds_its_plug_in(installed, tmp_path):
     script = """
 from importlib.metadata import entry_points
 import prime_ext

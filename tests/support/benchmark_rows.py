@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the benchmarks: whole sets below ``PRIME_EXT_DATA``, where it has them, and else the
-samples of the tests."""
+"""Rows of the benchmarks: whole sets below ``PRIME_EXT_DATA``, or else the tests' samples."""
 
 import dataclasses
 import os
@@ -19,8 +18,7 @@ if WHOLE and not WHOLE.is_dir():
 
 
 def data_folder(*files: str) -> Path:
-    """Return the folder to read these files from; it is :data:`SAMPLES` unless the whole sets have
-    all of them."""
+    """Return the folder of the whole sets if it has all these files, or else :data:`SAMPLES`."""
     return WHOLE if WHOLE and all((WHOLE / name).is_file() for name in files) else SAMPLES
 
 

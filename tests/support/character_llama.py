@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model in the llama layout and a tokenizer of characters, for tests of generation and
-rollouts."""
+"""A tiny llama model and a tokenizer of characters, for tests of generation and rollouts."""
 
 import torch
 from tiny_llama import llama_config

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's training workers outside of Ray, as runs configure them, for tests and benchmarks. The
-policy has verl's PPO loss and the PRM the cross-entropy loss of prime_ext; both run on the engine
-that verl picks for the device. Import this before verl: it chooses the device from the environment
-variable ``VERL_PLATFORM``."""
+"""verl's training workers outside of Ray, as runs configure them, for tests and benchmarks.
+
+The policy has verl's PPO loss and the PRM the cross-entropy loss of prime_ext; both run on the
+engine that verl picks for the device. Import this before verl: it chooses the device from the
+environment variable ``VERL_PLATFORM``.
+"""
 
 import prime_ext.plugin  # noqa: F401  isort: skip  (CPU mode, fused kernels of each model on its own)
 
@@ -80,8 +82,7 @@ def base_config() -> DictConfig:
 
 
 def configure(path: Path, overrides: Mapping[str, Any]) -> DictConfig:
-    """Return the configuration of a run that starts from the model at ``path``, on the ranks of
-    this program."""
+    """Return the configuration of a run from the model at ``path``, on this program's ranks."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         rank = {
@@ -109,8 +110,7 @@ def configure(path: Path, overrides: Mapping[str, Any]) -> DictConfig:
 
 
 def build_worker(config: DictConfig, role: str = "prm") -> ImplicitPRMWorker:
-    """Build a worker with the model and engine of the PRM, for ``role`` prm, policy, average or
-    reference."""
+    """Build a worker of the PRM's kind for ``role`` prm, policy, average or reference."""
     settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
     frozen_path = config.prm.reference_path if role in ("average", "reference") else None
     model = prm_model(config.prm, settings, frozen_path, is_target=role == "average")
@@ -194,8 +194,7 @@ class Rollouts:
 
 
 def score(worker: ImplicitPRMWorker, rollouts: Rollouts, **options: Any) -> torch.Tensor:
-    """Return nested log-probabilities of response tokens; ``options`` are those of verl's engines
-    for one batch."""
+    """Return nested log-probabilities of response tokens, with ``options`` of verl's engines."""
     return worker.score(
         rollouts.data(compute_loss=False, **{OUTPUT_FIELD: PRM_LOG_PROBS}, **options)
     )[PRM_LOG_PROBS]

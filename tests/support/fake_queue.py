@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An in-memory store of rollouts with the functions of TransferQueue, and rollouts that finish
-whenever they like."""
+"""An in-memory TransferQueue, and rollouts that finish at random times."""
 
 import random
 from collections import deque
@@ -18,8 +17,7 @@ FAILED = [None, None]
 
 
 class FakeQueue:
-    """Keys with tags and fields, by partition. Getting what is not there fails, as in
-    TransferQueue."""
+    """Keys with tags and fields, by partition; getting absent ones fails, as in TransferQueue."""
 
     def __init__(self):
         self.tags: dict[str, dict[str, dict]] = {"train": {}}
@@ -76,10 +74,12 @@ class FakeQueue:
 
 
 class FakeRollouts:
-    """Prompts in the order of the data, generated with random delays, whose trajectories go to
-    ``queue``. ``outcomes`` has for each prompt the accuracy of each rollout; None for a rollout
-    that failed, UNDECIDED for one that the verifier could not judge. ``lengths`` are those of its
-    responses."""
+    """Prompts in the order of the data, whose rollouts go to ``queue`` after random delays.
+
+    ``outcomes`` has for each prompt the accuracy of each rollout: None for one that failed,
+    UNDECIDED for one that the verifier could not judge. ``lengths`` has the length of each prompt's
+    responses.
+    """
 
     def __init__(self, queue, outcomes, seed=0, lengths=None):
         self.queue = queue

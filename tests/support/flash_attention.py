@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-in for flash-attn in plain PyTorch: packed sequences, Ulysses, and the cross-entropy that
-writes its gradient over the logits run on a CPU as transformers and verl call them on GPUs."""
+"""Stand-in for flash-attn in plain PyTorch, called on a CPU as on GPUs.
+
+It covers packed sequences, Ulysses, and the cross-entropy that writes its gradient over the logits,
+in the way that transformers and verl call them.
+"""
 
 import sys
 from collections import Counter

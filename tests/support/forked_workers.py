@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs and Ray's workers as forks of a process that has imported torch and verl: 14 s less
-each.
+"""Programs and Ray's workers as forks of one process with torch and verl: each saves 14 s.
 
 The interpreter :func:`python` starts this file, and Ray does, in place of its workers' Python, in
 the environment that :func:`with_forks` returns. It sends arguments, environment, cores and files to
@@ -29,8 +28,7 @@ from pathlib import Path
 
 SOCKET = "FORKED_WORKERS_SOCKET"
 SETTINGS = ("PYTHONPATH", "RAY_", "VERL_", "TQ_", "VLLM_")
-# Of these names, but read later. RAY_RAYLET_PID is read at once: each cluster has a server of its
-# own.
+# These are read later. RAY_RAYLET_PID is read at once: each cluster has its own server.
 READ_LATER = ("RAY_JOB_ID", "RAY_LOCAL_WORLD_SIZE", "VERL_FILE_LOGGER_PATH")
 PRELOADED = """
 torch._dynamo tensordict torch.distributed.fsdp torch.distributed.checkpoint.state_dict datasets
@@ -42,8 +40,7 @@ uvicorn openai
 
 @functools.cache
 def server_of_this_process() -> tuple[str, "subprocess.Popen[bytes]"]:
-    """Start the server; returns its socket, and the process, whose input closes when this one
-    ends."""
+    """Start the server, which ends with this process; return its socket and its process."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     path = os.path.join(folder, "socket")
@@ -124,8 +121,7 @@ def become(words: list[str], environment: dict[str, str], folder: str, cores: li
 
 
 def serve_settings(path: str) -> None:
-    """Tell whoever sends an environment the socket of the server of its settings, which is made if
-    it is not there."""
+    """Answer each environment with the socket of its settings' server, which may have to start."""
     for module in PRELOADED:
         importlib.import_module(module)
     gc.freeze()
@@ -160,8 +156,10 @@ def serve_settings(path: str) -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is
-    killed. The server of a cluster ends with it."""
+    """Fork for each asker, and send it the exit code of its fork.
+
+    A fork whose asker is gone is killed. The server of a cluster ends with the cluster.
+    """
     askers: dict[int, socket.socket] = {}
     raylet = os.environ.get("RAY_RAYLET_PID", str(os.getpid()))
     while askers or Path("/proc", raylet).exists():

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP1 over gloo, for tests alone: verl's own engine, where CPU mode refuses it. Torch stops FSDP1
-on a CPU at two places only: it checks that the module can be broadcast, which gloo can, and it pins
-the memory of a model that is gathered from the host. verl's ``strategy: fsdp`` then runs as on
-accelerators."""
+"""FSDP1 over gloo, for tests alone: verl's own engine, where CPU mode refuses it.
+
+Torch stops FSDP1 on a CPU at two places only: it checks that the module can be broadcast, which
+gloo can, and it pins the memory of a model that is gathered from the host. Without these, verl's
+``strategy: fsdp`` runs as on accelerators.
+"""
 
 import torch
 from torch.distributed.fsdp import _init_utils

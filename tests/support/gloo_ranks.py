@@ -24,11 +24,11 @@ def free_port() -> int:
 
 
 def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **environment: str) -> dict:
-    """Call ``main(*ARGUMENTS, FOLDER)`` of a program on every rank, for each number of ranks in
-    ``folders`` in turn.
+    """Call ``main(*ARGUMENTS, FOLDER)`` of a program on every rank.
 
-    The ranks are forks of one process that has imported the program, which takes longer than most
-    programs do. Returns by number of ranks what :func:`finish` saved in the folder of that number.
+    It is called for each number of ranks in ``folders`` in turn. The ranks are forks of one process
+    that has imported the program, which takes longer than most programs do. Returns by number of
+    ranks what :func:`finish` saved in the folder of that number.
     """
     import torch
 

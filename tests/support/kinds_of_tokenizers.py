@@ -29,8 +29,7 @@ def byte_level_bpe():
 
 
 def sentencepiece_like():
-    """Build a tokenizer like Llama 2's: metaspaces, byte fall-back, a leading space stripped when
-    decoding."""
+    """Build a tokenizer like Llama 2's: metaspaces, byte fall-back, no leading space decoded."""
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]

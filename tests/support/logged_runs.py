@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Ray gives its own processes 30 seconds to start, and nothing changes that; a busy machine may need
-# another attempt.
+# Ray gives its processes 30 seconds to start, always; a busy machine may need another attempt.
 RAY_STARTS = 3
 # Long enough for a machine that is busy with other work; an idle one takes a minute or two.
 TIMEOUT = 1800

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a recipe: its script is run with an interpreter that only writes down what it is called
-with."""
+"""Calls of a recipe, whose script runs with an interpreter that only records its arguments."""
 
 import os
 import subprocess
@@ -16,9 +15,11 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def calls_of(folder, script, *words, **knobs):
-    """Return the calls of the interpreter that a script below ``recipes`` makes, each a list of
-    words. ``folder`` is for the interpreter, its notes and the output of the script; ``knobs`` are
-    environment variables."""
+    """Return the calls of the interpreter by a script below ``recipes``, as lists of words.
+
+    ``folder`` is for the interpreter, its notes and the output of the script; ``knobs`` are
+    environment variables.
+    """
     calls = folder / "calls"
     stub = folder / "python"
     stub.write_text(
@@ -33,8 +34,7 @@ def calls_of(folder, script, *words, **knobs):
 
 
 def run_shrunk(folder, script, *words):
-    """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has
-    what it printed."""
+    """Run a script shrunk, to its end; return the run's folder, next to its output ``log.txt``."""
     environment = with_forks(
         os.environ | {"SHRINK": "1", "PYTHON": python(), "OUTPUT_DIR": str(folder)}
     )
@@ -76,10 +76,10 @@ def wanted_of(paper, recipe):
 
 def differences(config, wanted):
     """Return what the configuration has in place of what is wanted."""
-    found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in wanted}
+    selected = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in wanted}
     plain = {
         key: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
-        for key, value in found.items()
+        for key, value in selected.items()
     }
     return {key: value for key, value in plain.items() if value != wanted[key]}
 

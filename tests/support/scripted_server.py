@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server with OpenAI's interface that answers by a script over real HTTP, and can be told to
-misbehave.
+"""A server with OpenAI's interface over real HTTP that answers by a script and can misbehave.
 
 with ScriptedServer({"1+1?": "2"}) as server:
     backend = open_backend("server", "scripted", base_url=server.base_url)

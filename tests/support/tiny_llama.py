@@ -8,8 +8,7 @@ from recipes.tiny_model import CHAT, byte_tokenizer
 
 
 def llama_config(vocabulary, size, **more):
-    """Return a configuration of two layers of two heads; the padding is token 0, the end token
-    1."""
+    """Return a configuration with two layers and heads; token 0 is padding, token 1 the end."""
     sizes = {
         "intermediate_size": 2 * size,
         "num_hidden_layers": 2,
@@ -23,9 +22,11 @@ def llama_config(vocabulary, size, **more):
 def save_llama(
     path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_template=CHAT, size=32
 ):
-    """Save a random causal Llama or, with ``classes``, a token classifier, and its tokenizer.
+    """Save a random Llama, causal or (with ``classes``) a token classifier, and its tokenizer.
+
     ``spread`` is the standard deviation of the weights, ``size`` that of the hidden states; two
-    heads share it."""
+    heads share it.
+    """
     tokenizer = byte_tokenizer(chat_template)
     torch.manual_seed(seed)
     more = {"max_position_embeddings": max_positions, "initializer_range": spread}

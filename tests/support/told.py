@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model stages in tests: dialogues carried on by hand with a function for the model, and what
-servers are asked."""
+"""Model stages in tests: dialogues with a function for the model, and servers' command lines."""
 
 import json
 
@@ -18,8 +17,10 @@ ROWS = 12
 
 
 def conversed(dialogue, says):
-    """Carry a dialogue on to its end; returns its result, and what it asked. ``says`` makes from an
-    :class:`Ask` the text of the answer, or a :class:`Response`."""
+    """Carry a dialogue on to its end; return its result and its :class:`Ask` effects.
+
+    ``says`` makes of an :class:`Ask` the text of the answer, or a :class:`Response`.
+    """
     asked = []
     given = None
     while True:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists. verl
-calls these names private or moves them without notice; the version is pinned for that reason. After
-an upgrade of verl this list shows what needs a look (tests/canary.sh,
-docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use."""
+"""Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists.
+
+verl calls these names private or moves them without notice; the version is pinned for that reason.
+After an upgrade of verl this list shows what needs a look (tests/canary.sh,
+docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use.
+"""
 
 import ast
 import inspect
@@ -112,8 +114,7 @@ VERL_NAMES |= TEXTS
 
 
 def touched_names() -> Iterator[str]:
-    """Yield what modules other than verl_adapter replace of others, and private names of verl that
-    they use."""
+    """Yield what modules except verl_adapter patch of others, and verl's private names they use."""
     listed = {name.rpartition(".")[2] for name in VERL_NAMES}
     packages = ("verl", "vllm", "importlib")
     for path in (ROOT / "prime_ext").rglob("*.py"):
@@ -141,13 +142,12 @@ def touched_names() -> Iterator[str]:
 
 
 def missing_names() -> list[str]:
-    """Return one line for each of :data:`VERL_NAMES` that the imported verl lacks, or that changed
-    there."""
+    """Return a line for each of :data:`VERL_NAMES` that the imported verl lacks or has changed."""
     problems = []
     for name, text in VERL_NAMES.items():
         try:
-            found = resolve_name(name)
-            if text and text not in inspect.getsource(found):
+            target = resolve_name(name)
+            if text and text not in inspect.getsource(target):
                 raise AttributeError(f"its source no longer contains {text!r}")
         except (ImportError, AttributeError) as error:
             problems.append(f"{name} is gone or changed ({error})")

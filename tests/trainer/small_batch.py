@@ -51,8 +51,7 @@ def _file(path):
 
 
 def settings(**changes):
-    """Return settings of ``variant=paper``, but for some keys: ``process__discount=0.5``,
-    ``process__form="steps"``."""
+    """Return ``variant=paper`` with changes (``process__discount=0.5, process__form="steps"``)."""
     values = deepcopy(_file("prime/prime.yaml")) | {
         "variant": "paper",
         "anchor": None,
@@ -155,8 +154,7 @@ def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
 
 
 def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):
-    """Load these rollouts with these settings; a rollout has the same scores wherever it stands in
-    the batch."""
+    """Load rollouts with settings; the scores of a rollout do not depend on its row."""
     options = settings(**changes)
     store = RolloutStore(batch_of(queue, keys))
     rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter)

@@ -56,8 +56,7 @@ def responses(value_BT):
 
 
 def whole_sequences(value_BT):
-    """Return values as a model's output: the value of a response token is at the token before
-    it."""
+    """Return values as a model's output: that of a response token is at the token before it."""
     rows = zip(value_BT, PROMPTS, MASKS, strict=True)
     return nested(
         [torch.nn.functional.pad(row[: len(mask)], (prompt - 1, 1)) for row, prompt, mask in rows]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use of the manager's extra info by the pspo_* trainers: rewards at tokens, responses that leave,
-metrics."""
+"""The manager's extra info in pspo_* trainers: rewards at tokens, dropped responses, metrics."""
 
 import json
 from contextlib import nullcontext
@@ -94,7 +93,7 @@ UIDS = ["a", "a", "b", "b", "c"]
 INFOS = [info(), info(failure="no answer in 60 s"), info(), info(), info(failure="HTTP 500")]
 
 
-def test_drop_leaves_out_what_could_not_be_scored_and_who_is_then_alone(settings, caplog):
+def test_drop_removes_unscored_responses_and_those_left_alone(settings, caplog):
     assert find_scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
     assert find_scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
     assert (
@@ -112,7 +111,7 @@ def test_zero_keeps_all_and_warns(settings, caplog):
     assert "pspo.on_failure=zero" in caplog.text
 
 
-def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
+def test_stop_and_a_batch_of_failures_end_the_run(settings):
     with pytest.raises(ScoringFailed, match="2 of 5 .* no answer in 60 s; pspo.on_failure is stop"):
         find_scored_rows(UIDS, INFOS, settings(on_failure="stop"), compares=False)
     with pytest.raises(ScoringFailed, match="no response is left to train on: 1 of 1 .* HTTP 500"):
@@ -124,8 +123,7 @@ def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
 
 @pytest.fixture
 def balanced(monkeypatch):
-    """Return what the trainer hands on to verl's balancing, from a store with the rollouts of two
-    prompts."""
+    """Return a function that returns the batch of two prompts as verl's balancing gets it."""
     queue = FakeQueue().install(monkeypatch)
     told = {
         "p_0_0": info(),
@@ -162,7 +160,7 @@ def balanced(monkeypatch):
 
 
 @pytest.mark.parametrize("arrived", [("p_0_0", "p_1_0", "q_0_0"), ("q_0_0", "p_1_0", "p_0_0")])
-def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arrived):
+def test_a_trainers_step_keeps_the_order_of_the_data(balanced, settings, arrived):
     batch, metrics, queue = balanced(
         settings(accumulation__reward_position="step_ends"), arrived=arrived
     )
@@ -188,7 +186,7 @@ TEXTS = ["One. Two. Three", "One step"]
         ({**PER_STEP}, [1, 1], False, False),
     ],
 )
-def test_responses_of_one_step_are_warned_about_and_end_a_run(
+def test_responses_of_one_step_cause_warnings_and_end_a_run(
     settings, monkeypatch, caplog, changes, counts, warned, ended
 ):
     trainer = object.__new__(get_trainer_cls("pspo_sync"))
@@ -208,9 +206,7 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(
-    make, tmp_path, monkeypatch, caplog, saved
-):
+def test_a_resumed_run_has_the_saved_kl_coefficient(make, tmp_path, monkeypatch, caplog, saved):
     folder = tmp_path / "global_step_3"
     resumed = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(folder)}
     trainer = make(**resumed, **{"algorithm.kl_ctrl.kl_coef": 0.5})

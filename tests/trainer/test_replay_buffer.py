@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The online prompt filter: the batch is the first prompts, in the order of the data, that lie
-inside the band; in the asynchronous modes the earliest finished ones; none is lost, and none is
-trained on twice."""
+"""The online prompt filter: a batch is the first prompts of the data inside the band.
+
+In the asynchronous modes it is the earliest finished ones. None is lost or trained on twice.
+"""
 
 import math
 
@@ -100,8 +101,7 @@ def prompts_of(batch):
 
 
 def expected_step(outcomes, batch_size, position):
-    """Go through the data in order and keep what lies inside the band, which is the definition.
-    Returns the prompts of the batch, and where the next step begins."""
+    """Return the batch by definition, the first prompts inside the band, and the next position."""
     kept = []
     while len(kept) < batch_size:
         accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
@@ -121,9 +121,7 @@ data = st.lists(KINDS, min_size=20, max_size=20).map(
 
 
 @given(data, st.integers(0, 10_000), st.integers(0, 6), st.integers(1, 4))
-def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(
-    outcomes, seed, extra, batch_size
-):
+def test_delays_and_oversampling_do_not_change_the_batches(outcomes, seed, extra, batch_size):
     with pytest.MonkeyPatch.context() as monkeypatch:
         rollouts = start(monkeypatch, outcomes, seed, max_in_flight=batch_size + extra)
         position = 0
@@ -170,7 +168,7 @@ def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversamp
         assert rollouts.most_in_flight <= batch_size + extra
 
 
-def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for(monkeypatch):
+def test_the_last_acceptance_rate_sets_the_prompts_of_a_step(monkeypatch):
     rollouts = start(monkeypatch, ([GOOD] * 4 + [HARD]) * 60, max_in_flight=80)
     _, metrics = step(rollouts, 40)
     buffer = rollouts.buffer
@@ -195,7 +193,7 @@ def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for
         (1, (12, 9), [1, 3, 5], 3),
     ],
 )
-def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_is_none(
+def test_truncated_prompts_are_dropped_unless_they_end_in_time(
     monkeypatch, last_token, limits, kept, truncated
 ):
     band = AccuracyBand(0.2, 0.8, drop_truncated=True)
@@ -234,7 +232,7 @@ def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_i
         ([GOOD] + [HARD] * 20, True, None),
     ],
 )
-def test_too_few_good_prompts_are_an_error_that_says_what_to_change_or_a_smaller_batch(
+def test_too_few_good_prompts_fail_or_shrink_the_batch(
     monkeypatch, caplog, kind, outcomes, partial, said
 ):
     rollouts = start(monkeypatch, outcomes, kind=kind, max_examined=8, partial=partial)
@@ -261,16 +259,14 @@ def test_too_few_good_prompts_are_an_error_that_says_what_to_change_or_a_smaller
         (2.0, "acc", r"is not in \[0, 1\]"),
     ],
 )
-def test_a_label_that_is_missing_or_no_accuracy_is_an_error(monkeypatch, accuracy, label_key, said):
+def test_a_label_must_exist_and_be_an_accuracy(monkeypatch, accuracy, label_key, said):
     rollouts = start(monkeypatch, [[accuracy] * 2] * 10)
     rollouts.buffer.judge.label_key = label_key
     with pytest.raises(RuntimeError, match=said):
         step(rollouts, 2)
 
 
-def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_counts_it(
-    monkeypatch, caplog
-):
+def test_undecided_rollouts_leave_their_group_before_anything_counts_them(monkeypatch, caplog):
     # As wrong answers the undecided ones would put the first prompt into the band and keep the
     # second inside it.
     outcomes = [[1.0, 1.0, UNDECIDED], [1.0, 0.0, UNDECIDED]] + [GOOD] * 10
@@ -289,7 +285,7 @@ def test_a_rollout_that_could_not_be_judged_leaves_its_group_before_anything_cou
     assert rollouts.queue.tags["train"] == {}
 
 
-def test_undecided_rollouts_count_as_wrong_or_end_the_run_when_asked(monkeypatch):
+def test_undecided_rollouts_may_count_as_wrong_or_end_the_run(monkeypatch):
     outcomes = [[1.0, UNDECIDED]] + [GOOD] * 10
     batch, metrics = step(start(monkeypatch, outcomes, on_failure="zero"), 1)
     assert batch.keys == ["0000_0_0", "0000_1_0"] and metrics["verifier/failure_rate"] > 0
@@ -371,7 +367,7 @@ def in_system(rollouts):
     st.integers(0, 5),
     st.integers(0, 3),
 )
-def test_every_prompt_is_trained_on_once_or_rejected_or_still_there(
+def test_every_prompt_is_trained_on_once_rejected_or_waiting(
     outcomes, seed, extra, mini_batches, busy, interrupted_at
 ):
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -410,9 +406,7 @@ def test_every_prompt_is_trained_on_once_or_rejected_or_still_there(
 
 
 @given(data, st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 5))
-def test_when_nothing_may_be_generating_the_batches_do_not_depend_on_the_delays(
-    outcomes, first, second, extra
-):
+def test_delays_do_not_change_batches_without_ongoing_generation(outcomes, first, second, extra):
     runs = []
     for seed in (first, second):
         with pytest.MonkeyPatch.context() as monkeypatch:

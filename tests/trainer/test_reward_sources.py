@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the settings and scores to the reward sources and advantages of a step, on rollouts as the
-trainer sees them."""
+"""Reward sources and advantages of a step, from settings and scores, on a trainer's rollouts."""
 
 import json
 import math
@@ -71,7 +70,7 @@ def process_source(queue, **changes):
 # ---- from the PRM's scores to rewards ------------------------------------------------------------
 
 
-def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_source(queue):
+def test_relative_rewards_have_no_beta_and_divergences_no_source(queue):
     relative = {
         "process__target": "policy",
         "process__discount": 0.0,
@@ -119,7 +118,7 @@ def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
     assert metrics["prime/steps/max"] == 2 and metrics["prime/steps/timed_out"] == 0
 
 
-def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monkeypatch):
+def test_a_slow_pattern_makes_one_step_and_is_counted(queue, monkeypatch):
     def never(*_):
         raise TimeoutError
 
@@ -130,7 +129,7 @@ def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monk
     assert sources.metrics["prime/steps/timed_out"] == len(ROLLOUTS)
 
 
-def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
+def test_weibull_shaped_step_rewards_are_paid_at_the_last_token(queue):
     case, source = process_source(
         queue, **CHAIN, process__shaping=SHAPINGS["pspo_wrs"], process__step_score_scale=20.0
     )
@@ -160,13 +159,13 @@ def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queu
         if "/chain/" in name
     }
     # A chain of one step keeps its score, though it is paid nothing.
-    found = {
+    expected_metrics = {
         "reward": sum(expected) / 5,
         "factor": 0.888150 * 2 / 5,
         "score": sum(means) / 5,
         "at_most_one_step": 0.6,
     }
-    assert chain == pytest.approx(found, abs=1e-6)
+    assert chain == pytest.approx(expected_metrics, abs=1e-6)
 
 
 # ---- estimators; every one with any rewards: test_turns.py ---------------------------------------
@@ -203,7 +202,7 @@ def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discoun
     )
 
 
-def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
+def test_one_critic_values_the_weighted_sum_of_both_sources(queue):
     both = {
         "process__form": "tokens",
         "outcome__coefficient": 2.0,
@@ -226,24 +225,29 @@ def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rew
     torch.testing.assert_close(shut.advantage_BT, 2.0 * (outcome_B[:, None] * mask_BT - value_BT))
 
 
-def test_gamma_and_lambda_are_those_of_the_algorithm_and_the_critics_target_has_no_coefficient(
+def test_the_coefficient_scales_advantages_but_not_the_critics_target(
     queue,
 ):
     """Against verl's own estimators: tests/algorithms."""
     case = loaded(queue, **options_of("gae", outcome__coefficient=3.0))
     result = case.step(gamma=0.9, gae_lambda=0.8)
-    found = case.rollouts
+    rollouts = case.rollouts
     plain = outcome_source(
-        found.reward_BT, found.mask_BT, "gae", discount=0.9, gae_lambda=0.8, value_BT=found.value_BT
+        rollouts.reward_BT,
+        rollouts.mask_BT,
+        "gae",
+        discount=0.9,
+        gae_lambda=0.8,
+        value_BT=rollouts.value_BT,
     )
-    expected_BT = compute_advantage(plain, found.mask_BT, found.group_B)
+    expected_BT = compute_advantage(plain, rollouts.mask_BT, rollouts.group_B)
     torch.testing.assert_close(result.advantage_BT, 3.0 * expected_BT)
     torch.testing.assert_close(
-        result.return_BT, expected_BT + torch.where(found.mask_BT.bool(), found.value_BT, 0.0)
+        result.return_BT, expected_BT + torch.where(rollouts.mask_BT.bool(), rollouts.value_BT, 0.0)
     )
 
 
-def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
+def test_an_advantage_of_verl_is_used_unchanged(queue):
     generator = torch.Generator().manual_seed(1)
     for key in (*ROLLOUTS, *PADDING):
         mask = queue.fields["train"][key]["response_mask"]
@@ -260,7 +264,7 @@ def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
+def test_rewards_outside_the_mask_move_to_the_last_token(queue):
     """The outcome of a response that ends in a tool's answer; verl's gae would never see it."""
     key = next(iter(ROLLOUTS))
     rewards = torch.tensor([-0.1, 0.0, 0.7])
@@ -295,8 +299,7 @@ SCORES_OF_STEPS = {
 
 
 def with_scores(monkeypatch, changed=None, **changes):
-    """Return rollouts with these scores, and what is said of them; ``changed`` goes into the first
-    rollout's info."""
+    """Return rollouts with step scores as a case; ``changed`` goes into the first one's info."""
     queue = filled_queue(monkeypatch)
     for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
         (ends, scores) = SCORED[key]
@@ -318,7 +321,7 @@ def with_scores(monkeypatch, changed=None, **changes):
     )
 
 
-def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
+def test_a_steps_score_is_its_last_tokens_reward(monkeypatch):
     case = with_scores(monkeypatch)
     assert case.scored.reward_BT.tolist() == [
         [0.0, 0.75, 0.5, 0.0],
@@ -346,7 +349,7 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
         ({"process__accumulation__mode": "mean"}, [0.625, 0.3125, 0.5625, 0.0, 0.0]),
     ],
 )
-def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, changes, pay):
+def test_pairs_are_ordered_by_the_total_reward_of_a_response(monkeypatch, changes, pay):
     """One right and two wrong responses to the first prompt; the second has labels 1 and 1/2."""
     scored = with_scores(monkeypatch, **changes).scored
     labels = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5])
@@ -393,8 +396,7 @@ pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
 
 
 def case_of(seed, pipeline, signal, noise):
-    """Return 16 prompts, four rollouts each; rewards are rounding noise, and a signal of the given
-    size per token."""
+    """Return 16 prompts of four rollouts; rewards are rounding noise plus ``signal`` per token."""
     options = settings(process__normalization="batch_max", whitening=False, **PIPELINES[pipeline])
     generator = torch.Generator().manual_seed(seed + 1)
     length_B = torch.randint(10, TOKENS + 1, (ROWS,), generator=generator)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step on rollouts of the store: what is loaded, advantages, and the PRM's part in the order of
-every mode."""
+"""A step on stored rollouts: what is loaded, advantages, and the PRM's place in every mode."""
 
 import logging
 from dataclasses import replace
@@ -90,7 +89,7 @@ def test_padding_rows_and_row_order_change_nothing(queue):
         assert not result.advantage_BT[padding].any() and not result.return_BT[padding].any()
 
 
-def test_kl_in_reward_reaches_the_outcome_at_its_tokens_but_not_the_label(queue):
+def test_kl_in_reward_changes_the_outcome_but_not_the_label(queue):
     rollouts = loaded(queue, kl_in_reward=True).rollouts
     assert rollouts.reward_BT[0].tolist() == pytest.approx(
         [-0.25 / 3, -0.25 / 3, 1 - 0.25 / 3, 0.0]
@@ -101,7 +100,7 @@ def test_kl_in_reward_reaches_the_outcome_at_its_tokens_but_not_the_label(queue)
     assert rollouts.label_B[:5].tolist() == [1.0, 0.0, 0.0, 1.0, 0.5]
 
 
-def test_the_gate_scales_the_process_source_and_a_shut_gate_removes_it(queue):
+def test_the_gate_scales_or_removes_the_process_source(queue):
     shut, result = advantages_by_key(queue, gate=0.0)
     torch.testing.assert_close(shut, advantages_by_key(queue, process__form="none")[0])
     assert "prime/process/return_std" not in result.metrics
@@ -109,7 +108,7 @@ def test_the_gate_scales_the_process_source_and_a_shut_gate_removes_it(queue):
     torch.testing.assert_close(half, advantages_by_key(queue, process__coefficient=0.5)[0])
 
 
-def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_the_gate(queue):
+def test_only_pair_accuracy_before_the_update_feeds_the_gate(queue):
     rollouts = loaded(queue).rollouts
     reference_BT = torch.full_like(rollouts.mask_BT, -5.0)
     right_BT = reference_BT.clone()
@@ -133,7 +132,7 @@ def test_without_a_scorer_the_outcome_alone_is_paid(queue):
     assert torch.equal(result.advantage_BT, loaded(queue, process__form="none").step().advantage_BT)
 
 
-def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog):
+def test_a_rollout_alone_in_its_group_causes_a_warning(queue, caplog):
     keys = ["000000000007_0_0", "000000000007_1_0", "000000000009_0_0", *PADDING]
     with caplog.at_level(logging.WARNING):
         rows, result = advantages_by_key(queue, keys, whitening=False)
@@ -144,7 +143,7 @@ def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog)
     assert rows["000000000009_0_0"].tolist() == [0.0]
 
 
-def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on_them(queue):
+def test_non_finite_rewards_end_the_run(queue):
     case = loaded(queue)
     case.scored.metrics["prm/loss"] = NAN
     with pytest.raises(
@@ -157,8 +156,7 @@ def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on
 
 
 class Workers:
-    """Workers of a PRM that orders all pairs wrongly until it has been updated; with the sign 0, of
-    the reference."""
+    """Workers of a PRM that orders pairs wrongly until it is updated; sign 0: of the reference."""
 
     data_parallel_size = staticmethod(lambda: [1])
 
@@ -168,8 +166,7 @@ class Workers:
         self.passes = 0
 
     def row(self, key):
-        """Return values as long as the response; the label, if the row has one, is added to the
-        first."""
+        """Return a value per token; ``sign`` times a row's label is added to the first."""
         fields = self.queue.fields["train"][key]
         values_T = torch.full(fields["response_mask"].shape, -5.0)
         if "extra_fields" in fields:
@@ -211,11 +208,11 @@ def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **c
     own = SimpleNamespace(**prm, reference=reference, replay=0)
     kind = FrozenPRM if mode == "none" else TrainedPRM
     monkeypatch.setattr(FrozenPRM, "noise", 0.0)
-    found = kind(own, settings(**changes), {}, rows, end_token=2)
-    found.groups = {PRM_GROUP: Workers(queue, -1.0), REFERENCE_GROUP: Workers(queue, 0.0)}
+    scorer = kind(own, settings(**changes), {}, rows, end_token=2)
+    scorer.groups = {PRM_GROUP: Workers(queue, -1.0), REFERENCE_GROUP: Workers(queue, 0.0)}
     if replay is not None:
-        found.replay = replay
-    return found
+        scorer.replay = replay
+    return scorer
 
 
 def run(queue, prm, number=1, **changes):
@@ -245,7 +242,7 @@ DISTILS = {"process__form": "kl"}
         ("before", False, 1, False, DISTILS),
     ],
 )
-def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
+def test_the_gate_judges_the_prm_before_its_update(
     monkeypatch, mode, gated, passes, rewards_of_the_updated, changes
 ):
     queue = filled_queue(monkeypatch)
@@ -267,9 +264,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
 @pytest.mark.parametrize(
     ("reference", "field"), [("frozen", REFERENCE_LOG_PROBS), ("policy", "old_log_probs")]
 )
-def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(
-    monkeypatch, reference, field
-):
+def test_workers_fetch_only_what_the_prm_reads(monkeypatch, reference, field):
     queue = filled_queue(monkeypatch)
     with_old_log_probs(queue)
     prm = build(queue, monkeypatch, "after", reference=reference)
@@ -289,8 +284,7 @@ def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(
 
 @pytest.mark.parametrize("mode", ["interleaved", "before"])
 def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
-    """The second of them was scored by a PRM that had been trained on the first, which answers the
-    same prompt."""
+    """The second was scored by a PRM trained on the first, which answers the same prompt."""
     queue = filled_queue(monkeypatch)
     prm = build(queue, monkeypatch, mode, process__gate=GATE)
     mini_batch_B = torch.tensor([0, 0, 1, 1, 1, 0, 0])
@@ -322,13 +316,13 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
     accuracies = [accuracy for accuracy, _ in ROLLOUTS.values()]
     # The labels that could be drawn for each step, and how many are: as many as the 5 new ones.
     for number, (pool, replayed) in enumerate([([], 0), (accuracies, 5), (accuracies, 5)], start=1):
-        found = []
+        results = []
         for drawn in (None, replay):
             queue = filled_queue(monkeypatch)
             with_tokens(queue)
             prm = build(queue, monkeypatch, mode, replay=drawn)
-            found.append((prm.groups[PRM_GROUP], run(queue, prm, number)[0]))
-        (_, plain), (workers, scored) = found
+            results.append((prm.groups[PRM_GROUP], run(queue, prm, number)[0]))
+        (_, plain), (workers, scored) = results
         # The policy and the gate see what they would have seen; nothing of it is left in the store.
         torch.testing.assert_close(scored.reward_BT, plain.reward_BT, rtol=0, atol=0)
         assert scored.pairs == plain.pairs

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRIME trainers as objects, without Ray: what they read of the configuration, submit, save and
-restore."""
+"""The PRIME trainers without Ray: what they read, submit, save and restore."""
 
 import math
 import threading
@@ -138,9 +137,7 @@ def test_the_gate_goes_on_where_it_was(make, saved_and_resumed):
     assert resumed.gate.update(PairCount(1.0, 3.0)) == saved.gate.update(PairCount(1.0, 3.0))
 
 
-def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no_error(
-    make, saved_and_resumed
-):
+def test_a_resumed_run_may_add_or_remove_the_gate(make, saved_and_resumed):
     without = {"prime.process.gate": None}
     resumed = saved_and_resumed(make(**without), **GATED)
     fresh = make(**GATED)
@@ -148,7 +145,7 @@ def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no
     assert saved_and_resumed(resumed, **without).gate is None
 
 
-def test_a_synchronous_run_says_what_it_cannot_take_over_of_an_asynchronous_one(
+def test_a_synchronous_run_reports_skipped_prompts_of_an_asynchronous_one(
     make, monkeypatch, saved_and_resumed, caplog
 ):
     queue = FakeQueue().install(monkeypatch)
@@ -263,7 +260,7 @@ def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, ki
     assert (torch.equal(looked_back, old) and torch.equal(values(), new)) is copies
 
 
-def test_a_snapshot_waits_for_weights_that_are_on_their_way_to_the_host(sharded_model, monkeypatch):
+def test_a_snapshot_waits_for_weights_in_transfer_to_the_host(sharded_model, monkeypatch):
     worker = SnapshotActorWorker.__new__(SnapshotActorWorker)
     waited = []
     worker._strategy_handlers = (lambda module: waited.append("read") or {}, None)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trajectories with tools in a training step: nothing of a tool's tokens gets anywhere, and turns
-are paid."""
+"""Trajectories with tools in a step: tools' tokens change nothing, and turns are paid."""
 
 import math
 import random
@@ -49,8 +48,7 @@ REWARDS = {
 
 
 def own_masks(rng):
-    """Draw responses of up to eight tokens, tools' and the policy's in any order; one has no token
-    of the policy's."""
+    """Draw masks of up to eight tokens, tools' and the policy's; one has none of the policy's."""
     masks = [[int(rng.random() < 0.6) for _ in range(rng.randint(1, 8))] for _ in KEYS]
     masks[rng.randrange(3)] = [0, 0, 0]
     return masks
@@ -147,11 +145,11 @@ def any_settings(rng, name):
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advantage(name, seed):
+def test_tokens_of_tools_reach_no_reward_or_advantage(name, seed):
     rng = random.Random(seed)
     masks = own_masks(rng)
     options = any_settings(rng, name)
-    found = []
+    results = []
     for garbage in ((NAN,), (0.0, -3.0, math.inf)):
         with pytest.MonkeyPatch.context() as monkeypatch:
             case = loaded(*stored(monkeypatch, masks, seed, garbage), options)
@@ -165,8 +163,8 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
         result = case.step()
         assert not result.advantage_BT[outside_BT].any() and not result.return_BT[outside_BT].any()
         assert result.advantage_BT.isfinite().all()
-        found.append((reward_BT, result.advantage_BT, result.return_BT))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+        results.append((reward_BT, result.advantage_BT, result.return_BT))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("credit", get_args(Credit))
@@ -191,7 +189,7 @@ def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
 PAYS = {"turns__coefficient": 2.0, "process__form": "none", "whitening": False}
 
 
-def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypatch):
+def test_tool_rewards_are_a_source_at_the_ends_of_turns(monkeypatch):
     case = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**PAYS))
     expected = [
         [0, 0.5, 0, -1, 0, 0],
@@ -238,9 +236,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
         ({"tool_rewards": [1.0] * 4}, "has 3 turns and 4 rewards in tool_rewards"),
     ],
 )
-def test_a_run_that_wants_rewards_of_turns_says_in_one_line_that_none_came(
-    monkeypatch, extra, message
-):
+def test_missing_rewards_of_turns_are_reported_in_one_line(monkeypatch, extra, message):
     queue, batch = stored(monkeypatch, MASKS, rewards=REWARDS)
     queue.put(
         KEYS[0],

@@ -23,7 +23,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert read_json(path) == {"x": "grüße"} and names(path.parent) == ["a.json"]
 
 
-def test_a_folder_replaces_an_older_one_as_a_whole_or_not_at_all(tmp_path):
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     for content in ("old", "new"):
         with write_atomically(tmp_path / "model") as temporary:
             temporary.mkdir()

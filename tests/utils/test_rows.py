@@ -63,7 +63,7 @@ def test_a_bad_row_keeps_its_place_and_says_why(tmp_path, name, content, reason)
         ("x.xlsx", b"", "has none of the formats"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_line_with_its_name(tmp_path, name, content, reason):
+def test_an_unreadable_file_is_named_in_one_line(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=reason) as caught:
         list(read_source(tmp_path / name))

@@ -20,7 +20,7 @@ def test_steps_are_joined_as_implicitprm_does():
 
 
 @given(st.lists(WORDS, min_size=1, max_size=5), st.booleans())
-def test_the_last_token_of_a_step_is_the_one_that_holds_its_last_character(steps, append_eos):
+def test_a_steps_last_token_holds_its_last_character(steps, append_eos):
     text, char_ends = join_steps(steps)
     ids, ends = TextEncoder(TOKENIZER, append_eos).response(text, char_ends)
     data = text.encode()
@@ -32,7 +32,7 @@ def test_the_last_token_of_a_step_is_the_one_that_holds_its_last_character(steps
     assert ends == expected
 
 
-def test_a_token_across_the_end_of_a_step_belongs_to_the_step():
+def test_a_token_across_a_steps_end_belongs_to_it():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -52,7 +52,7 @@ def test_a_token_across_the_end_of_a_step_belongs_to_the_step():
     assert encoder.response(text, char_ends) == ([1, 5, 1, 1, 2, 0], [1, 5])
 
 
-def test_a_prompt_goes_through_the_chat_template_if_there_is_one():
+def test_a_prompt_goes_through_the_chat_template_if_any():
     chat = TextEncoder(byte_tokenizer(CHAT))
     plain = TextEncoder(TOKENIZER)
     assert chat.tokenizer.decode(chat.prompt("2+2?")) == "[user] 2+2?\n[assistant] "
