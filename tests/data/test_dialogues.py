@@ -69,9 +69,7 @@ NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
         (r"Which? (A) $\frac{1$ (B) 2 (C) 3", "", None),
     ],
 )
-def test_the_options_and_what_is_asked_are_told_apart_where_they_are_certain(
-    problem, stem, options
-):
+def test_unambiguous_options_are_separated_from_the_question(problem, stem, options):
     assert read_options(problem) == (
         options and Choice(stem, dict(zip("ABCDE", options, strict=False)))
     )
@@ -203,7 +201,7 @@ def test_votes_are_counted_by_the_answers_of_complete_solutions(answers, expecte
     assert new["extra_info"]["votes"] == [asdict(Votes("judge", len(answers), *expected))]
 
 
-def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_replaced():
+def test_votes_replace_only_earlier_votes_of_the_same_model():
     first, _ = voted("3", r"\boxed{3}", model="a")
     second, _ = voted("3", r"\boxed{4}", model="b", row=first)
     again, _ = voted("3", r"\boxed{5}", model="a", row=second)
@@ -213,7 +211,7 @@ def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_r
     ]
 
 
-def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
+def test_rows_of_other_verifiers_pass_without_votes():
     row = {**rl_row("Write a program.", gold="{}", source="apps"), "ability": "code"}
     (new,), asked = conversed(vote_on_row(row, "judge", 3), str)
     assert not asked and new["extra_info"]["votes"] is None
@@ -241,5 +239,5 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
 def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(
     given_votes, settings, reason
 ):
-    found = find_reason(given_votes, **{"min_solvable": 0.6, "min_agreement": 0.6, **settings})
-    assert (found and found.rule) == reason
+    removal = find_reason(given_votes, **{"min_solvable": 0.6, "min_agreement": 0.6, **settings})
+    assert (removal and removal.rule) == reason

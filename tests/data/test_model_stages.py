@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Effects of model stages on rows, against a server that speaks OpenAI's protocol, which fails now
-and then."""
+"""Effects of model stages on rows, with a server of OpenAI's protocol that fails now and then."""
 
 import pytest
 from scripted_server import Answer, ScriptedServer
@@ -64,8 +63,8 @@ def test_multiple_choice_becomes_open_questions(tmp_path):
     assert {n: len(seeds) for n, seeds in tries.items()} == {
         str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)
     }
-    found = rows_of(out, "choice")
-    for row in found:
+    written = rows_of(out, "choice")
+    for row in written:
         n = row["extra_info"]["index"]
         assert row["prompt"][0] == {"role": "system", "content": "S"}
         assert (
@@ -73,7 +72,7 @@ def test_multiple_choice_becomes_open_questions(tmp_path):
             == f"A rod of {n} cm is cut in half. How long is a half in cm?" + MATH_SUFFIX
         )
         assert row["reward_model"]["ground_truth"] == f"{n // 2} cm"
-    assert [row["extra_info"]["index"] for row in found] == list(range(10, 38, 2))
+    assert [row["extra_info"]["index"] for row in written] == list(range(10, 38, 2))
     assert read_json(out / "report.json")["sources"][0]["removed"] == {"needs_options": 1}
 
 
@@ -111,9 +110,7 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
     assert capsys.readouterr().err.splitlines()[-1].startswith("selection: nothing is left")
 
 
-def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(
-    tmp_path, monkeypatch, capsys
-):
+def test_votes_of_a_local_model_do_not_depend_on_chunks(tmp_path, monkeypatch, capsys):
     model = save_llama(tmp_path / "model", max_positions=1024)
     texts = ["Long? " * 200 if index == 7 else f"Problem {index}?" for index in range(ROWS)]
     source = tmp_path / "train.jsonl"

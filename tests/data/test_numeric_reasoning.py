@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA as RL rows: schema, labels, splits, bad
-input."""
+"""RL rows of the six data sets of numeric reasoning: schema, labels, splits and bad input."""
 
 import asyncio
 import json
@@ -28,7 +27,7 @@ def run(folder, *arguments, data=FIXTURES):
     return main(["--data-dir", str(data), "--output-dir", str(folder), *map(str, arguments)])
 
 
-def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_path, capsys):
+def test_rows_show_the_problem_and_hold_the_correct_option(tmp_path, capsys):
     """The page shows the prompt of the first row of AwpNLI."""
     assert run(tmp_path, "--splits", "test") == 0
     assert "awpnli: 6 rows (722 were published), 0 bad, test 6\n" in capsys.readouterr().out
@@ -113,12 +112,12 @@ def test_duplicates_are_merged_contradictions_dropped_and_both_counted(tmp_path)
     (tmp_path / "in.csv").write_text("\n".join(lines) + "\n")
     arguments = ["--input", f"newsnli={tmp_path / 'in.csv'}", "--splits", "test"]
     assert main([*arguments, "--output-dir", str(tmp_path)]) == 0
-    found = read_json(tmp_path / "report.json")["tasks"]["newsnli"]
-    assert (found["read"], found["duplicates_merged"], found["contradictory_dropped"]) == (4, 1, 2)
-    assert found["written"] == {"test": {"entailment": 1}}
+    stats = read_json(tmp_path / "report.json")["tasks"]["newsnli"]
+    assert (stats["read"], stats["duplicates_merged"], stats["contradictory_dropped"]) == (4, 1, 2)
+    assert stats["written"] == {"test": {"entailment": 1}}
 
 
-def test_of_a_problem_in_two_official_splits_the_test_copy_stays(tmp_path):
+def test_problems_of_both_official_splits_stay_in_test_only(tmp_path):
     row = {"question": "Which is heavier?", "Option1": "a", "Option2": "b", "answer": "Option 1"}
     (tmp_path / "a.json").write_text(json.dumps([row, {**row, "question": "Which is lighter?"}]))
     (tmp_path / "b.json").write_text(json.dumps([row]))
@@ -155,14 +154,14 @@ def test_bad_rows_are_named_counted_and_left_out(tmp_path, capsys):
     )
 
 
-def test_the_split_of_equate_is_clean_balanced_and_drops_nothing_but_repetitions(tmp_path):
+def test_the_equate_split_is_clean_balanced_and_drops_only_duplicates(tmp_path):
     folder = data_folder(*EQUATE_FILES)
     assert run(tmp_path, "--tasks", *EQUATE, data=folder) == 0
     report = read_json(tmp_path / "report.json")
     assert report["groups_on_several_sides"] == 0 and report["largest_group"] < 100
-    for found in report["tasks"].values():
-        train, test = (sum(found["written"][split].values()) for split in ("train", "test"))
-        assert train + test + found["duplicates_merged"] == found["read"]
+    for counts in report["tasks"].values():
+        train, test = (sum(counts["written"][split].values()) for split in ("train", "test"))
+        assert train + test + counts["duplicates_merged"] == counts["read"]
         # Whole groups go to a side, which is coarse for few rows.
         assert (
             (0.05 if folder == SAMPLES else 0.1)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline: settings, stages in order, what goes and why, rows of Eurus-2-RL-Data, and mistakes
-in one line."""
+"""The pipeline: settings, order of stages, removals, rows of Eurus-2-RL-Data, one-line errors."""
 
 import asyncio
 import importlib
@@ -38,7 +37,7 @@ OUTPUTS = {
 # ---- settings ----
 
 
-def test_the_shipped_settings_name_all_stages_and_their_options_with_the_defaults():
+def test_shipped_settings_name_every_stage_and_default_option():
     named = {}
     for path in SETTINGS.glob("*.yaml"):
         content = yaml.safe_load(path.read_text())["stages"]
@@ -128,7 +127,7 @@ def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     ]
 
 
-def test_without_rules_only_rows_without_an_answer_go_and_old_files_are_refused(tmp_path, capsys):
+def test_without_rules_unanswered_rows_go_and_old_files_are_refused(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("Be brief.\n")
     words = ("stages.math_rules.rules=[]", f"system_prompt={tmp_path / 'mine.txt'}")
     assert apply_math_rules(tmp_path, *words, sources=["gsm8k", "math"]) == 0
@@ -169,7 +168,7 @@ def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
         assert reason in line["evidence"]
 
 
-def test_files_without_a_source_are_named_and_split_by_their_problems(tmp_path):
+def test_files_without_a_source_are_named_and_split_by_problem(tmp_path):
     lines = [json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) for n in range(40)]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     words = ["--input", f"numina={tmp_path / 'in.jsonl'}", "--source", "mine", "--split", "0.8"]
@@ -180,7 +179,7 @@ def test_files_without_a_source_are_named_and_split_by_their_problems(tmp_path):
     assert sorted(row["extra_info"]["index"] for row in train + test) == list(range(40))
 
 
-def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
+def test_hub_rows_are_numbered_and_missing_data_sets_are_reported(tmp_path):
     pq.write_table(pa.table({"problem": ["P", "Q"]}), tmp_path / "train.parquet")
     assert list(hub_rows(str(tmp_path), None, "train")) == [
         (1, {"problem": "P"}),
@@ -244,26 +243,26 @@ def math_files(tmp_path):
         f"gsm8k:test={folder}/test.jsonl",
         f"math={folder}/other.jsonl",
     ]
-    # No task of the evaluation is at hand: the own test rows are what can be given away.
+    # Without a task of the evaluation, only the data's own test rows can be given away.
     return ["data_dir=nowhere", "--input", *files]
 
 
-def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, math_files, capsys):
+def test_stages_apply_in_order_and_report_what_they_removed(tmp_path, math_files, capsys):
     out = tmp_path / "out"
     assert run(tmp_path / "small", "gsm8k_math", "chunk_rows=2", *math_files) == 0
     assert run(out, "gsm8k_math", *math_files) == 0
-    found = {(line["file"].partition("/")[2], line["row"]): line for line in removed(out)}
-    assert {key: line["rule"] for key, line in found.items()} == {
+    removals = {(line["file"].partition("/")[2], line["row"]): line for line in removed(out)}
+    assert {key: line["rule"] for key, line in removals.items()} == {
         ("train.jsonl", 7): "bad_row",
         ("train.jsonl", 5): "no_answer",
         ("train.jsonl", 3): "duplicate_near",
         ("other.jsonl", 1): "duplicate_exact",
         ("train.jsonl", 6): "contaminated",
     }
-    twin = found["train.jsonl", 3]["details"]
+    twin = removals["train.jsonl", 3]["details"]
     assert twin["of"] == ["openai/gsm8k", "train", 0] and 0.8 <= twin["similarity"] < 1
     assert "small town" in twin["of_text"] and "tiny town" in twin["text"]
-    hit = found["train.jsonl", 6]["details"]
+    hit = removals["train.jsonl", 6]["details"]
     assert (hit["task"], hit["task_row"], hit["level"]) == ("openai/gsm8k test", 0, "numbers")
     assert "27 bales" in hit["task_text"] and "18 bales" in hit["text"]
     # The story with another number is another problem, and stays.

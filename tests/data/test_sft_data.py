@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""SFT data from a teacher: form, right answers, chats that verl's trainer reads; chains of the
-numeric sets."""
+"""SFT data from a teacher: form, correct answers, chats for verl's trainer, numeric chains."""
 
 from pathlib import Path
 
@@ -59,8 +58,8 @@ def response(answer):
     ],
 )
 def test_a_response_keeps_to_the_form_or_breaks_a_rule(response, ability, rule):
-    found = read_actions(response, ability)
-    assert (found == response) if rule is None else (found.rule == rule and rule in RULES)
+    result = read_actions(response, ability)
+    assert (result == response) if rule is None else (result.rule == rule and rule in RULES)
 
 
 PIECES = [
@@ -81,8 +80,8 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES) | st.characters()).map("".join))
 def test_any_text_is_judged_without_an_error(text):
-    found = read_actions(text, "math")
-    assert found == text.strip() or found.rule in RULES
+    result = read_actions(text, "math")
+    assert result == text.strip() or result.rule in RULES
 
 
 CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1"
@@ -115,8 +114,8 @@ def test_what_is_written_is_read_back(steps, option):
     ],
 )
 def test_other_chains_are_refused_with_the_reason(text, rule):
-    found = read_chain(text, min_steps=2)
-    assert isinstance(found, Removal) and found.rule == rule
+    removal = read_chain(text, min_steps=2)
+    assert isinstance(removal, Removal) and removal.rule == rule
     assert rule in RULES
 
 
@@ -127,11 +126,11 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
         "judge": "numina_cn_k12",
     }
     assert extract_problem(row) == "1+1?"
-    found = problem_row(
+    converted = problem_row(
         {"instruction": "Sort a list.", "output": "..."}, Path("magicoder.jsonl"), 3, "", "code", ()
     )
-    assert extract_problem(found) == "Sort a list." and found["data_source"] == "magicoder"
-    assert found["reward_model"]["ground_truth"] is None and found["extra_info"] == {
+    assert extract_problem(converted) == "Sort a list." and converted["data_source"] == "magicoder"
+    assert converted["reward_model"]["ground_truth"] is None and converted["extra_info"] == {
         "split": "train",
         "index": 2,
     }
@@ -157,7 +156,7 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
         ({"problem": "P"}, None),
     ],
 )
-def test_a_gold_answer_is_there_where_the_verifier_can_use_it(row, gold):
+def test_only_gold_answers_that_the_verifier_can_use_are_read(row, gold):
     assert read_gold(row) == gold
 
 
@@ -194,7 +193,7 @@ def test_the_teacher_is_asked_until_form_and_answer_are_right():
     ]
 
 
-def test_several_responses_are_different_and_only_missing_ones_are_asked_again():
+def test_responses_differ_and_only_missing_ones_are_requested_again():
     rows, asked = answered(
         response("2"), response("2.0"), "no", "-", "-", response("2"), responses=3
     )
@@ -240,7 +239,7 @@ def test_verls_dataset_learns_the_responses_that_the_command_writes(tmp_path):
     assert learnt.removesuffix("<eos>") == response(2)
 
 
-def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path):
+def test_numeric_chains_have_their_form_and_the_gold_option(tmp_path):
     golds = {f"Problem {n}?": 1 + n % 2 for n in range(6)}
     rows = [
         rl_row(text, str(gold), "awpnli", n, n_options=2)
@@ -258,9 +257,9 @@ def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path
     with ScriptedServer(teach, faults=["not_json"]) as server:
         words = server_words(tmp_path / "in.jsonl", tmp_path, server, "--form", "chains")
         assert sft_data.main([*words, "--responses", "2", "--tries", "6"]) == 0
-    found = rows_of(tmp_path, "in")
-    assert len(found) == 2 * 5
-    for row in found:
+    written = rows_of(tmp_path, "in")
+    assert len(written) == 2 * 5
+    for row in written:
         user, assistant = (message["content"] for message in row["messages"][-2:])
         assert (
             assistant.startswith("[1] Add ") and "\n[2] Compare.\nThus, the answer is" in assistant

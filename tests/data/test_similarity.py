@@ -26,8 +26,7 @@ def sentence(rng, n=30):
 
 
 def test_the_index_finds_what_comparing_all_pairs_finds():
-    """The reference: Jaccard similarity of every pair. MinHash may miss a pair; at these settings
-    next to none."""
+    """Compare with the Jaccard similarity of every pair; MinHash may miss 0.5% of them."""
     rng = random.Random(3)
     texts = []
     for _ in range(60):
@@ -48,9 +47,9 @@ def test_the_index_finds_what_comparing_all_pairs_finds():
     }
     expected = {pair: value for pair, value in values.items() if value >= index.settings.threshold}
     hits = [(left, *hit) for left, text in enumerate(texts) for hit in index.hits(text)]
-    found = {(left, entry[1]): value for left, entry, value in hits if entry[0] == "near"}
+    near = {(left, entry[1]): value for left, entry, value in hits if entry[0] == "near"}
     assert len(expected) > 2 * len(texts) > 0
-    assert found.items() <= expected.items() and len(found) >= 0.995 * len(expected)
+    assert near.items() <= expected.items() and len(near) >= 0.995 * len(expected)
 
 
 def test_contained_texts_are_found_and_equal_ones_are_one_entry():
@@ -80,11 +79,11 @@ def twins_of(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
         Compared(text, answers[name] if answers else "", name) for name, text in enumerate(texts)
     ]
     keys = np.array([sketch(row.text, settings) for row in rows])
-    found = zip(rows, find_twins(rows, keys, settings, levels), strict=True)
-    return [(row.name, twin[0].name, twin[1]) for row, twin in found if twin is not None]
+    pairs = zip(rows, find_twins(rows, keys, settings, levels), strict=True)
+    return [(row.name, twin[0].name, twin[1]) for row, twin in pairs if twin is not None]
 
 
-def test_the_first_stays_and_the_levels_say_how_literal_a_twin_is():
+def test_the_first_copy_stays_and_each_twin_has_its_level():
     texts = [
         LONG,
         "Something else entirely is asked here, and nobody has asked it before",
@@ -106,14 +105,14 @@ def test_the_first_stays_and_the_levels_say_how_literal_a_twin_is():
     )
 
 
-def test_twins_must_have_the_same_answer_unless_they_are_the_same_text():
+def test_twins_with_different_answers_must_have_the_same_text():
     texts = [LONG, LONG.replace("small", "tiny"), LONG + ".", LONG.replace(" ", "\n")]
     assert twins_of(texts, answers=["21", "22", "23", "24"]) == [(3, 0, "exact")]
     assert twins_of(texts, answers=["21"] * 4) == [(1, 0, "near"), (2, 0, "exact"), (3, 0, "exact")]
     assert twins_of(["$88 / 4 / 2$?", "$88 / (4 / 2)$?"], answers=["11", "44"]) == []
 
 
-def test_being_a_twin_is_not_passed_on_through_a_row_that_went():
+def test_removed_rows_do_not_remove_their_own_twins():
     words = LONG.split()
     chain = [" ".join(["other"] * n + words[n:]) for n in range(0, 12, 2)]
     gone = {row: of for row, of, _ in twins_of(chain, Settings(ngram_share=1.0))}

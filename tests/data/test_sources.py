@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of sources become problems; rules of math and code, the choice of tests, and reference
-programs."""
+"""Rows of sources as problems: rules of math and code, choice of tests, reference programs."""
 
 import json
 from pathlib import Path
@@ -74,9 +73,7 @@ BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
         (read_solved, {"question": "P", "answer": 142.0}, "", "142.0"),
     ],
 )
-def test_the_answer_is_behind_the_marker_or_in_its_column_or_in_the_last_box(
-    parse, row, solution, answer
-):
+def test_answers_are_read_from_markers_columns_and_last_boxes(parse, row, solution, answer):
     assert parse(row) == {"problem": "P", "solution": solution, "answer": answer}
 
 
@@ -122,8 +119,8 @@ def test_submissions_become_problems_with_their_accepted_python_3_programs():
     assert first.programs == ("print(int(input()) // 2)\n",) and second.index == 2
     row = {"contestId": 1, "index": "A", "verdict": "OK", "programmingLanguage": "Python 3"}
     rows = [(n, {**row, "code": f"print({n})"}) for n in range(1, 40)]
-    found = dict(join_submissions(iter([*rows, (40, {"index": "A"})])))
-    assert isinstance(found[40], BadRow) and len(found[1]["accepted_programs"]) == MOST_PROGRAMS
+    joined = dict(join_submissions(iter([*rows, (40, {"index": "A"})])))
+    assert isinstance(joined[40], BadRow) and len(joined[1]["accepted_programs"]) == MOST_PROGRAMS
 
 
 @pytest.mark.parametrize(
@@ -214,18 +211,18 @@ def removed_by(*given, **options):
         *((("?", answer), None) for answer in (r"\frac{1}{2}", "(1, 2)", "-1.5")),
     ],
 )
-def test_a_rule_removes_what_it_names_and_not_what_looks_like_it(text, rule):
+def test_each_rule_removes_its_target_and_no_lookalikes(text, rule):
     """A text is a problem, a pair a problem and its answer."""
     assert removed_by(*([text] if isinstance(text, str) else text)) == rule
 
 
-def test_only_the_named_rules_apply_in_their_own_order_and_say_what_they_saw():
+def test_named_rules_apply_in_fixed_order_and_quote_their_evidence():
     text = "Prove what the figure says: (A) 1 (B) 2 (C) 3"
     assert removed_by(text) == "figure"
     assert removed_by(text, rules=("choice", "proof")) == "proof"
     assert removed_by(text, rules=()) is None
-    found = removal_of("x" * 500 + ". Prove that!", "1", ["proof"])
-    assert "Prove that!" in found.evidence and len(found.evidence) < 100
+    removal = removal_of("x" * 500 + ". Prove that!", "1", ["proof"])
+    assert "Prove that!" in removal.evidence and len(removal.evidence) < 100
 
 
 @pytest.mark.parametrize("piece", ["(A", "_", "\\underline{", "figure ", "[asy]", " show that"])
@@ -257,11 +254,11 @@ def problem(text="Print the sum.", inputs=("1\n",), outputs=("1\n",), **more):
     ],
 )
 def test_a_rule_of_code_removes_what_it_is_for(row, rule):
-    found = apply_rules(CODE_RULES, tuple(CODE_RULES), row, row.problem)
-    assert (found and found.rule) == rule
+    removal = apply_rules(CODE_RULES, tuple(CODE_RULES), row, row.problem)
+    assert (removal and removal.rule) == rule
 
 
-def test_cut_repeated_and_large_tests_go_and_an_even_spread_of_the_others_stays():
+def test_unusable_tests_go_and_an_even_spread_of_others_stays():
     inputs = ["0", "1" * 300 + "...", "0", "2" * 90, *map(str, range(10, 20))]
     kept, gone = CodeTests(most_tests=4, most_bytes=80).choose(inputs, ["x"] * len(inputs))
     assert [inputs[number] for number in kept] == ["0", "12", "15", "19"]
@@ -278,7 +275,7 @@ def test_cut_repeated_and_large_tests_go_and_an_even_spread_of_the_others_stays(
 
 
 @given(st.integers(0, 60), st.integers(1, 20))
-def test_a_spread_has_no_more_than_asked_in_order_with_both_ends(n, k):
+def test_spread_returns_at_most_k_ordered_places_with_both_ends(n, k):
     places = spread(n, k)
     assert len(places) == min(n, k) and places == sorted(set(places))
     if n and k > 1:
@@ -286,16 +283,16 @@ def test_a_spread_has_no_more_than_asked_in_order_with_both_ends(n, k):
 
 
 def test_a_problem_without_tests_left_goes_and_says_why():
-    found = CodeTests(most_bytes=30).judge(problem(inputs=["1" * 50], outputs=["1"]))
+    removal = CodeTests(most_bytes=30).judge(problem(inputs=["1" * 50], outputs=["1"]))
     assert (
-        isinstance(found, Removal)
-        and found.rule == "no_tests"
-        and "tests too large 1" in found.evidence
+        isinstance(removal, Removal)
+        and removal.rule == "no_tests"
+        and "tests too large 1" in removal.evidence
     )
     assert CodeTests().judge(problem()) is None
 
 
-def test_problems_without_a_program_can_be_removed_and_other_splits_stay_as_published():
+def test_problems_without_programs_go_and_other_splits_stay_unchanged():
     rows = [problem(programs=()), CodeProblem("apps", "test", 0, "x", programs=("print(1)",))]
-    found = CheckSolutions(without_solutions="remove").judge_all(rows, lambda pairs: [])
-    assert found[0].rule == "no_solutions" and found[1] is None
+    results = CheckSolutions(without_solutions="remove").judge_all(rows, lambda pairs: [])
+    assert results[0].rule == "no_solutions" and results[1] is None

@@ -73,7 +73,7 @@ def write(path, rows, schema=MATH_SCHEMA):
         (row(1, "[]", "Sort.", source="apps"), "unusable tests"),
     ],
 )
-def test_a_bad_row_is_listed_with_its_reason_and_exits_1(tmp_path, capsys, bad, reason):
+def test_bad_rows_are_listed_with_reasons_and_exit_status_1(tmp_path, capsys, bad, reason):
     assert main([write(tmp_path / "a.parquet", [row(), bad])]) == 1
     out = capsys.readouterr().out
     assert "a.parquet row 2: " in out and reason in out
@@ -91,9 +91,7 @@ def test_the_columns_of_dapo_math_17k_are_read(tmp_path, capsys):
     assert "| math_dapo | 2 | 0 | 1 |" in capsys.readouterr().out
 
 
-def test_names_and_prompts_are_compared_across_files_but_for_the_one_name_of_eurus_2_rl_data(
-    tmp_path, capsys
-):
+def test_repeated_ids_are_faults_except_in_eurus_2_rl_data(tmp_path, capsys):
     train = write(tmp_path / "a.parquet", [row()])
     test = write(tmp_path / "b.parquet", [row(split="test")])
     assert main([train, test]) == 0
@@ -164,9 +162,7 @@ def test_prompts_are_measured_as_the_policy_sees_them(tmp_path, capsys):
     )
 
 
-def test_a_missing_tokenizer_fails_at_once_where_the_hub_does_not_answer(
-    tmp_path, capsys, monkeypatch
-):
+def test_a_missing_tokenizer_fails_quickly_without_the_hub(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")

@@ -18,8 +18,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 @pytest.fixture(autouse=True)
 def sound_environment(monkeypatch):
-    """Set up this machine with the plug-in, whatever the shell says; its memory does not matter
-    here."""
+    """Set up a CPU with the plug-in, independent of the shell and of this machine's memory."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES", raising=False)

@@ -67,8 +67,7 @@ ROWS = {
 
 
 def write_tasks(folder):
-    """Write the task files and their data; return the words that name all three on a command
-    line."""
+    """Write the task files and their data; return the command-line words that name them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in TASKS.items():
         (folder / f"{name}.yaml").write_text(f"name: {name}\n{text}")
@@ -100,14 +99,13 @@ def planned(words):
 
 
 def gold_by_prompt(words, shift=0):
-    """Return by prompt a response with the gold answer, or with that of the problem ``shift``
-    further."""
-    found = {}
+    """Map each prompt to a response with the gold answer of the problem ``shift`` further."""
+    responses = {}
     for name, one in planned(words).items():
         golds = [problem.gold for problem in one.problems.values()]
         texts = [stated(name, gold) for gold in golds[shift:] + golds[:shift]]
-        found |= dict(zip(map(last_message, one.shown.values()), texts, strict=True))
-    return found
+        responses |= dict(zip(map(last_message, one.shown.values()), texts, strict=True))
+    return responses
 
 
 def last_message(prompt):
@@ -121,9 +119,11 @@ def some_answer(request):
 
 
 class ScriptedBackend:
-    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its
-    own. ``context`` is the longest prompt in characters; ``asked`` has requests by prompt and seed
-    as they came."""
+    """A backend whose responses are ``answer(request)``, in an order of its own.
+
+    ``answer`` returns a text, or None for a response that fails. ``context`` is the longest prompt
+    in characters. ``asked`` has (prompt, seed) of the requests in their order.
+    """
 
     def __init__(
         self, answer=some_answer, seconds=0.0, template=True, context=10**6, name="scripted"

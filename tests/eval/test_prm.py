@@ -47,17 +47,16 @@ from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
 
 
 def test_a_step_is_wrong_strictly_below_the_threshold():
-    found = [find_error([0.9, 0.5, 0.2, 0.8], threshold) for threshold in (0.2, 0.5, 0.51)]
-    assert found == [-1, 2, 1]
+    errors = [find_error([0.9, 0.5, 0.2, 0.8], threshold) for threshold in (0.2, 0.5, 0.51)]
+    assert errors == [-1, 2, 1]
     assert find_error([], 0.5) == -1 and find_error(None, 0.5) is None
 
 
-def test_f1_is_the_harmonic_mean_of_the_accuracies_of_the_two_classes():
+def test_f1_is_the_harmonic_mean_of_both_class_accuracies():
     labels = [0, 1, 2, 3, -1, -1]
     score = score_processbench([0, 1, 2, 0, -1, 3], labels)
     assert score == {"error_accuracy": 0.75, "correct_accuracy": 0.5, "f1": pytest.approx(0.6)}
-    # To find an error elsewhere is not better than to find none; a response that could not be
-    # judged is wrong.
+    # An error in the wrong place counts as none found; a response that was not judged is wrong.
     assert score_processbench([1, 0, -1, None, -1, None], labels)["f1"] == 0.0
     assert score_processbench([-1, -1], [-1, -1])["f1"] == 0.0, (
         "a class without a response counts as 0"
@@ -114,7 +113,7 @@ def test_intervals():
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3).map(float), st.booleans()), min_size=1, max_size=12))
-def test_prm_score_is_the_mean_of_both_f1_and_the_best_threshold_is_the_best_there_is(steps):
+def test_prm_score_averages_both_f1_and_its_threshold_is_best(steps):
     scores, right = zip(*steps, strict=True)
     tried = []
     for threshold in (-4.0, *scores):
@@ -152,11 +151,11 @@ def test_pairwise_accuracy_is_that_of_training(problems):
     flat = [(float(s), float(c), group) for group, own in enumerate(problems) for s, c in own]
     score, label, group = (torch.tensor(column) for column in zip(*flat, strict=True))
     expected = count_pairs(score, label, group).accuracy
-    found = pairwise_accuracy(counts, 10, 0)
-    assert (found is None) == (expected is None)
-    if found is not None:
-        assert found["value"] == pytest.approx(expected) and found["low"] <= found["high"]
-        assert found["pairs"] == sum(number for _, number in counts) > 0
+    estimate = pairwise_accuracy(counts, 10, 0)
+    assert (estimate is None) == (expected is None)
+    if estimate is not None:
+        assert estimate["value"] == pytest.approx(expected) and estimate["low"] <= estimate["high"]
+        assert estimate["pairs"] == sum(number for _, number in counts) > 0
 
 
 @given(
@@ -212,8 +211,7 @@ def scorer(models):
 
 
 def slow_step_sums(path, item):
-    """Return the log-probability of each step's bytes and of what stands before it; the end belongs
-    to the last."""
+    """Return the log-probability from each step's end to the next; the last has the end token."""
     model = AutoModelForCausalLM.from_pretrained(path)
     prompt = b"[user] 2+2?\n[assistant] "
     tokenizer = byte_tokenizer()
@@ -262,7 +260,7 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
     model = LogProbModel(path, CPU, torch.float32, 7, False)
     assert not model.chunked
     ids = list(range(5, 25))
-    [found] = model.log_probs([TokenizedSteps(ids, 4, (19,))], 0)
+    [log_probs] = model.log_probs([TokenizedSteps(ids, 4, (19,))], 0)
     with torch.no_grad():
         table = (
             AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids]))
@@ -270,7 +268,7 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
             .log_softmax(-1)
         )
     expected = table.gather(-1, torch.tensor(ids[1:])[:, None])[3:, 0]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("separator", ["\n", ""])
@@ -309,7 +307,7 @@ def test_steps_of_a_text_as_it_was_generated():
 
 @pytest.fixture(scope="module")
 def described(models, tmp_path_factory):
-    """Return a PRM that says how it was trained."""
+    """Return a PRM with a description of its training."""
     folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
     description = {
         "beta": 0.25,
@@ -417,8 +415,7 @@ def test_prmbench(models, tmp_path):
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["--scorer", "classifier", "--data", data, "--threshold"]
     results, items = evaluated(tmp_path / "all", "prmbench", models["classifier"], *words, "0")
-    # Every step is above 0 and so right: 1 of 3, 2 of 3, 3 of 3 are. A row that comes twice counts
-    # once.
+    # All steps are judged right, and 1, 2 or 3 of 3 are. A row that comes twice counts once.
     classes = results["classes"]
     assert {kind: (own["responses"], own["wrong_steps"]) for kind, own in classes.items()} == {
         **{"circular": (4, 8), "redundency": (5, 5), "multi_solutions": (1, 0), "overall": (10, 13)}
@@ -495,8 +492,7 @@ def test_best_of_n(models, described, tmp_path, capsys):
         expected = [min(chances), sum(chances), chances[-1], fmean(chances), math.prod(chances)]
         assert list(line["scores"].values()) == pytest.approx(expected)
     assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
-    # Without labels it only chooses; with another coefficient than in training it has no
-    # probability.
+    # Without labels it only chooses; with a coefficient other than in training, no probability.
     candidates.write_text(candidates.read_text().replace('"correctness"', '"not_known"'))
     words = ["--input", candidates, "--coefficient", "2"]
     results, lines = evaluated(tmp_path / "chosen", "best-of-n", described, *words)

@@ -100,7 +100,7 @@ def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):
     assert message in said and said.count("\n") == 1
 
 
-def test_show_prompt_prints_what_the_model_sees_or_else_the_chat_and_ends(tasks, capsys):
+def test_show_prompt_prints_the_rendered_prompt_or_the_chat(tasks, capsys):
     class Server(ScriptedBackend):
         def render_prompt(self, request):
             raise BackendError("the server applies its own chat template")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports and comparisons say what ``results.json`` says, whatever a model wrote; broken runs are
-one line."""
+"""Reports and comparisons agree with ``results.json``, whatever a model wrote; one-line errors."""
 
 import json
 import re
@@ -93,7 +92,7 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
 
 
 def _told(estimate):
-    """Score, interval and number of problems."""
+    """Return score, interval and number of problems."""
     value, error, low, high = (
         f"{100 * estimate[key]:.1f}" for key in ("value", "standard_error", "low", "high")
     )
@@ -114,9 +113,7 @@ def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
     assert "<script" not in outside and "<img" not in outside
 
 
-def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_error(
-    tmp_path, capsys
-):
+def test_paper_tables_have_published_columns_and_averages_with_errors(tmp_path, capsys):
     tasks = ["aime2024", "amc", "math500", "minerva_math", "olympiadbench"]
     whole = make_run(tmp_path / "whole", tasks, problems=30)
     part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
@@ -140,8 +137,7 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
         average[1]
         == f"{100 * statistics.fmean(own['value'] for own in scores):.1f} ± {100 * error:.1f}"
     )
-    # The published average of the five, as the README of PRIME gives it; the run with two tasks has
-    # none.
+    # The published average of the five, from PRIME's README; the run with two tasks has none.
     assert average[2] == "–" and average[-1] == "48.9"
     assert rows[0][3:] == [f"{value:.1f}" for value in references("aime2024")[0]["values"].values()]
     assert (
@@ -229,18 +225,23 @@ def test_differences_and_flips_against_brute_force(tmp_path):
     rows = markdown_rows((out / "compare.md").read_text())
     for task, own in told["tasks"].items():
         first, second = (
-            {name: statistics.fmean(row["score"] for row in rows) for name, rows in found.items()}
-            for found in (load_run(run).tasks[task].problems for run in (before, after))
+            {
+                name: statistics.fmean(row["score"] for row in rows)
+                for name, rows in problems.items()
+            }
+            for problems in (load_run(run).tasks[task].problems for run in (before, after))
         )
         differences = [second[name] - first[name] for name in first]
-        found = own["comparison"]
-        assert found["difference"] == pytest.approx(statistics.fmean(differences))
-        assert found["standard_error"] == pytest.approx(statistics.stdev(differences) / 15**0.5)
+        comparison = own["comparison"]
+        assert comparison["difference"] == pytest.approx(statistics.fmean(differences))
+        assert comparison["standard_error"] == pytest.approx(
+            statistics.stdev(differences) / 15**0.5
+        )
         gained = [name for name in first if first[name] <= 0.5 < second[name]]
         lost = [name for name in first if second[name] <= 0.5 < first[name]]
-        assert [flip["problem"] for flip in found["gained"]] == gained
-        assert [flip["problem"] for flip in found["lost"]] == lost
-        ends = f"{format_difference(found['low'])} to {format_difference(found['high'])}"
+        assert [flip["problem"] for flip in comparison["gained"]] == gained
+        assert [flip["problem"] for flip in comparison["lost"]] == lost
+        ends = f"{format_difference(comparison['low'])} to {format_difference(comparison['high'])}"
         row = next(row for row in rows if row[0] == own["title"])
         assert row[2] == ends and row[5:] == [str(len(gained)), str(len(lost)), "15"]
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m eval.run``: from problems to results, interrupted anywhere, judged again; mistakes in
-one line."""
+"""``python -m eval.run``: results, interruptions anywhere, regrading, mistakes in one line."""
 
 import json
 import os
@@ -41,7 +40,7 @@ from prime_ext.verifiers.verdict import correct
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_gold_answers_score_100_percent_with_every_grader_and_those_of_other_problems_not(
+def test_gold_answers_score_100_percent_and_shifted_ones_do_not(
     tasks, tmp_path, capsys, monkeypatch, shift
 ):
     published = {
@@ -124,7 +123,7 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
         tmp_path,
     ]
     assert run(*words) == 0
-    found = results_of(tmp_path)["tasks"]["sums"]
+    result = results_of(tmp_path)["tasks"]["sums"]
     changed = {
         "name": "paper, changed",
         "do_sample": True,
@@ -132,19 +131,19 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
         "n": 3,
         "max_new_tokens": 9,
     }
-    assert changed.items() <= found["decoding"].items()
-    assert list(found["summary"]["scores"]) == ["avg@3", "pass@3", "maj@3"]
+    assert changed.items() <= result["decoding"].items()
+    assert list(result["summary"]["scores"]) == ["avg@3", "pass@3", "maj@3"]
     # Statistics need no other run.
     assert run(*words, "--k", "1,2") == 0
-    found = results_of(tmp_path)["tasks"]
-    assert list(found["sums"]["summary"]["scores"]) == [
+    results = results_of(tmp_path)["tasks"]
+    assert list(results["sums"]["summary"]["scores"]) == [
         "avg@3",
         "pass@1",
         "pass@2",
         "maj@1",
         "maj@2",
     ]
-    assert list(found["functions"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2"]
+    assert list(results["functions"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2"]
 
 
 def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
@@ -194,7 +193,7 @@ def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
         ([], {"context": 8}, "leaves no room in the"),
     ],
 )
-def test_what_cannot_work_is_one_line_before_the_model_is_asked(
+def test_impossible_settings_fail_in_one_line_before_any_request(
     tasks, tmp_path, capsys, words, backend, message
 ):
     scripted = ScriptedBackend(**backend)
@@ -222,7 +221,7 @@ def test_a_group_has_no_problem_twice():
     ]
 
 
-def test_tests_of_megabytes_are_recorded_by_their_hash_and_not_judged_anew(tmp_path, monkeypatch):
+def test_large_tests_are_recorded_by_hash_and_not_judged_again(tmp_path, monkeypatch):
     write_tasks(tmp_path)
     row = {**ROWS["functions"][0], "test_list": [f"assert add0({n}) == {n}" for n in range(1000)]}
     (tmp_path / "functions.jsonl").write_text(json.dumps(row) + "\n")
@@ -256,7 +255,7 @@ def test_all_tasks_are_listed_without_a_model(capsys):
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_run_killed_in_the_middle_goes_on_and_leaves_the_same_bytes(tasks, whole, tmp_path):
+def test_a_killed_run_resumes_and_leaves_the_same_bytes(tasks, whole, tmp_path):
     out = tmp_path / "out"
     words = [*tasks, "--decoding", "several", "--output", str(out)]
     environment = {
@@ -306,7 +305,7 @@ def test_failed_responses_are_kept_apart_and_tried_again(tasks, whole, tmp_path,
     assert bytes_of(out) == bytes_of(whole) and not (out / "sums" / "failed.jsonl").exists()
 
 
-def test_a_server_that_is_down_from_the_start_is_no_score(tasks, tmp_path, capsys):
+def test_a_server_that_is_always_down_gives_no_score(tasks, tmp_path, capsys):
     assert (
         run(*tasks, "--output", tmp_path / "out", backend=ScriptedBackend(lambda request: None))
         == 1
@@ -378,9 +377,7 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert score_of(out, "sums", "avg@4") == 1 and "regraded_with" in results_of(out)
 
 
-def test_regrading_refuses_what_is_no_run_and_a_gold_answer_that_is_no_text(
-    whole, tmp_path, capsys
-):
+def test_regrading_refuses_missing_runs_and_gold_answers_of_other_types(whole, tmp_path, capsys):
     out = shutil.copytree(whole, tmp_path / "out")
     path = out / "sums" / "problems.jsonl"
     write_json_lines(

@@ -24,12 +24,14 @@ from eval.summary import choice_metrics, measure
 from prime_ext.tasks.votes import Ballot, count_votes
 
 
-def test_every_problem_counts_the_same_however_many_decided_responses_it_has():
-    found = average([[1.0, 0.0, 0.0, 0.0], [1.0], [None, 0.5], [None, None]])
-    assert found["value"] == pytest.approx((0.25 + 1 + 0.5) / 3)
-    assert (found["problems"], found["left_out"]) == (3, 1)
+def test_every_problem_has_the_same_weight_in_the_average():
+    estimate = average([[1.0, 0.0, 0.0, 0.0], [1.0], [None, 0.5], [None, None]])
+    assert estimate["value"] == pytest.approx((0.25 + 1 + 0.5) / 3)
+    assert (estimate["problems"], estimate["left_out"]) == (3, 1)
     # The spread of the problem means, not of the six responses.
-    assert found["standard_error"] == pytest.approx(np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3))
+    assert estimate["standard_error"] == pytest.approx(
+        np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3)
+    )
     alone = average([[1.0, 0.0]])
     assert (
         alone["value"] == 0.5 and alone["standard_error"] is alone["low"] is alone["high"] is None
@@ -37,7 +39,7 @@ def test_every_problem_counts_the_same_however_many_decided_responses_it_has():
     assert average([[None]]) is None and pass_at_k([[None]], 1) is None
 
 
-def test_the_interval_at_the_ends_is_not_empty_and_stays_inside():
+def test_intervals_at_both_ends_have_width_and_stay_inside():
     perfect = average([[1.0]] * 30)
     hopeless = average([[0.0]] * 30)
     assert perfect["standard_error"] == 0 and perfect["high"] == 1.0 and 0.85 < perfect["low"] < 0.9
@@ -51,7 +53,7 @@ def test_what_is_no_score_is_refused(values):
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
-def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(right, data):
+def test_pass_at_k_counts_subsets_with_a_correct_response(right, data):
     k = data.draw(st.integers(1, len(right)))
     subsets = list(itertools.combinations(right, k))
     assert pass_probability(len(right), sum(right), k) == pytest.approx(
@@ -61,10 +63,10 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(right, data):
 
 def test_pass_at_k_over_problems():
     scores = [[1.0, 0.0, 0.0, 0.5], [0.0] * 4, [None, 1.0, 1.0, None], [None, None, None, 1.0]]
-    found = pass_at_k(scores, 2)
-    assert found["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (
-        found["problems"],
-        found["left_out"],
+    estimate = pass_at_k(scores, 2)
+    assert estimate["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (
+        estimate["problems"],
+        estimate["left_out"],
     ) == (3, 1)
     # Whole numbers: no rounding where they are large.
     assert pass_probability(4000, 1, 2000) == 0.5
@@ -110,11 +112,10 @@ def test_mathematics_votes_by_the_equality_of_the_verifier():
 
 
 def _coverage(design, runs=1000):
-    """Return the share of simulated benchmarks whose interval holds the true score; ``design``:
-    (truth, estimate)."""
+    """Return the share of draws (truth, estimate) of ``design`` whose interval holds the truth."""
     generator = np.random.default_rng(0)
-    found = [design(generator) for _ in range(runs)]
-    return np.mean([estimate["low"] <= truth <= estimate["high"] for truth, estimate in found])
+    draws = [design(generator) for _ in range(runs)]
+    return np.mean([estimate["low"] <= truth <= estimate["high"] for truth, estimate in draws])
 
 
 @pytest.mark.parametrize(
@@ -123,11 +124,8 @@ def _coverage(design, runs=1000):
     (40, 16, 0.5, 2, 4),
      (40, 8, 0.5, 2, 8)],
 )  # fmt: skip
-def test_the_interval_of_the_average_and_of_pass_at_k_holds_the_truth_19_times_of_20(
-    problems, n, a, b, k
-):
-    """Problems drawn from a population of difficulties Beta(a, b), n responses each; ``k`` is 0 for
-    the average."""
+def test_intervals_of_averages_and_pass_at_k_cover_the_truth(problems, n, a, b, k):
+    """Draw difficulties from Beta(a, b) and n responses each; ``k`` is 0 for the average."""
     difficulties = np.random.default_rng(1).beta(a, b, 400_000)
     truth = (1 - (1 - difficulties) ** k).mean() if k else a / (a + b)
 
@@ -163,27 +161,26 @@ def test_the_paired_interval_holds_the_truth(problems, n, gain):
 def test_flipped_problems_are_named_with_both_scores():
     before = {"a": [1.0, 0.0], "b": [1.0], "c": [1.0], "d": [None], "e": [0.0]}
     after = {"a": [1.0], "b": [0.0], "c": [1.0], "d": [1.0], "e": [1.0, 0.0]}
-    found = compare_runs(before, after)
-    # Half of the responses is not solved.
-    assert found["gained"] == [{"problem": "a", "before": 0.5, "after": 1.0}]
-    assert [flip["problem"] for flip in found["lost"]] == ["b"]
-    assert (found["difference"], found["problems"], found["left_out"]) == (0.0, 4, 1)
+    comparison = compare_runs(before, after)
+    # A problem with half of its responses correct is not solved.
+    assert comparison["gained"] == [{"problem": "a", "before": 0.5, "after": 1.0}]
+    assert [flip["problem"] for flip in comparison["lost"]] == ["b"]
+    assert (comparison["difference"], comparison["problems"], comparison["left_out"]) == (0.0, 4, 1)
     assert compare_runs({"a": [None]}, {"a": [1.0]}) is None
 
 
-def test_the_interval_of_a_difference_is_newcombes_and_no_narrower_where_nothing_is_solved():
+def test_intervals_of_differences_follow_newcombe_even_with_nothing_solved():
     nothing = {str(i): [0.0] for i in range(30)}
-    found = compare_runs(nothing, nothing)
+    comparison = compare_runs(nothing, nothing)
     alone = average([[0.0]] * 30)
-    assert (found["low"], found["high"]) == (-alone["high"], alone["high"])
+    assert (comparison["low"], comparison["high"]) == (-alone["high"], alone["high"])
     before = {str(i): [float(i < 40)] for i in range(100)}
     after = {str(i): [float(i < 30 or i >= 85)] for i in range(100)}
     estimates = [average(list(run.values())) for run in (after, before)]
     (p, low, high), (q, other_low, other_high) = (
         [own[name] for name in ("value", "low", "high")] for own in estimates
     )
-    # phi of 30 problems that both solve, 15 and 10 that one does, and two halves in either
-    # direction.
+    # phi of 30 problems that both solve, 15 and 10 that one solves, and a half in each direction.
     phi = (100 * (0.3 - p * q) - 0.5) / math.sqrt(
         (100 * p * (1 - p) + 0.5) * (100 * q * (1 - q) + 0.5)
     )
@@ -193,9 +190,9 @@ def test_the_interval_of_a_difference_is_newcombes_and_no_narrower_where_nothing
     above = math.sqrt(
         (high - p) ** 2 - 2 * phi * (high - p) * (q - other_low) + (q - other_low) ** 2
     )
-    found = compare_runs(before, after)
-    assert found["difference"] == pytest.approx(0.05)
-    assert [found["low"], found["high"]] == pytest.approx([0.05 - below, 0.05 + above])
+    comparison = compare_runs(before, after)
+    assert comparison["difference"] == pytest.approx(0.05)
+    assert [comparison["low"], comparison["high"]] == pytest.approx([0.05 - below, 0.05 + above])
 
 
 def _sample(score, answer, tokens, truncated=False):
@@ -219,42 +216,45 @@ SAMPLES = {
 
 
 def test_a_summary_has_scores_rates_and_groups():
-    found = measure("math", 2, GROUPS, SAMPLES, ks=(1, 2))["summary"]
-    assert list(found["scores"]) == ["avg@2", "pass@1", "pass@2", "maj@1", "maj@2"]
-    assert found["scores"]["avg@2"]["value"] == 0.5
-    assert found["scores"]["pass@2"]["value"] == 1.0 and found["scores"]["pass@2"]["left_out"] == 1
-    assert found["scores"]["maj@2"]["value"] == 0.75
+    summary = measure("math", 2, GROUPS, SAMPLES, ks=(1, 2))["summary"]
+    assert list(summary["scores"]) == ["avg@2", "pass@1", "pass@2", "maj@1", "maj@2"]
+    assert summary["scores"]["avg@2"]["value"] == 0.5
     assert (
-        found["problems"] == 3
-        and found["samples_per_problem"] == 2
-        and found["grader_failures"] == 1
+        summary["scores"]["pass@2"]["value"] == 1.0 and summary["scores"]["pass@2"]["left_out"] == 1
     )
-    assert found["no_answer"] == found["truncated"] == 1 / 6
-    assert found["tokens"] == {"mean": 30.0, "median": 30.0, "most": 60}
-    assert found["groups"]["subject"]["A"]["value"] == 0.75
-    assert found["groups"]["subject"]["G"]["value"] == 0.0
-    assert list(found["groups"]["level"]) == ["1", "2"]
+    assert summary["scores"]["maj@2"]["value"] == 0.75
+    assert (
+        summary["problems"] == 3
+        and summary["samples_per_problem"] == 2
+        and summary["grader_failures"] == 1
+    )
+    assert summary["no_answer"] == summary["truncated"] == 1 / 6
+    assert summary["tokens"] == {"mean": 30.0, "median": 30.0, "most": 60}
+    assert summary["groups"]["subject"]["A"]["value"] == 0.75
+    assert summary["groups"]["subject"]["G"]["value"] == 0.0
+    assert list(summary["groups"]["level"]) == ["1", "2"]
 
 
-def test_a_response_that_failed_is_in_no_mean_and_no_share():
-    found = measure("math", 2, {"1": {}, "2": {}}, {("1", 0): _sample(1.0, "1", 5, True)})[
+def test_failed_responses_count_in_no_mean_and_no_share():
+    summary = measure("math", 2, {"1": {}, "2": {}}, {("1", 0): _sample(1.0, "1", 5, True)})[
         "summary"
     ]
-    assert found["scores"]["avg@2"]["value"] == 1 and found["scores"]["avg@2"]["left_out"] == 1
-    assert found["truncated"] == 1 and found["no_answer"] == 0 and found["grader_failures"] == 0
+    assert summary["scores"]["avg@2"]["value"] == 1 and summary["scores"]["avg@2"]["left_out"] == 1
+    assert (
+        summary["truncated"] == 1 and summary["no_answer"] == 0 and summary["grader_failures"] == 0
+    )
     assert measure("math", 1, {"1": {}}, {})["summary"]["scores"] == {"avg@1": None}
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, 1, 2, 3]), st.integers(1, 3)), min_size=1))
 def test_metrics_of_choice_are_those_of_scikit_learn(pairs):
-    """Micro-F1 counts every class, that of unanswered rows included; macro-F1 those of the gold
-    answers."""
+    """Micro-F1 counts all classes, also unanswered rows; macro-F1 those of the gold answers."""
     answers, gold = zip(*pairs, strict=True)
     hits = {c: sum(a == c == g for a, g in pairs) for c in {*answers, *gold}}
     answered = Counter(answers)
     there = Counter(gold)
     micro = 2 * sum(hits.values()) / sum((answered + there).values())
     macro = sum(2 * hits[c] / (answered[c] + there[c]) for c in there) / len(there)
-    found = choice_metrics(answers, gold)
-    assert found["accuracy"] == found["micro_f1"] == pytest.approx(micro)
-    assert found["macro_f1"] == pytest.approx(macro)
+    metrics = choice_metrics(answers, gold)
+    assert metrics["accuracy"] == metrics["micro_f1"] == pytest.approx(micro)
+    assert metrics["macro_f1"] == pytest.approx(macro)

@@ -27,12 +27,12 @@ def model_path(tmp_path_factory):
 ACTOR = Path("global_step_3", "actor")
 
 
-def test_a_folder_and_a_hub_id_are_taken_as_they_are(model_path):
+def test_folders_and_hub_ids_are_returned_unchanged(model_path):
     for name in (str(model_path), "Qwen/Qwen2.5-Math-7B", "gpt2"):
         assert find_model(name) == name
 
 
-def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(model_path, tmp_path):
+def test_the_digest_distinguishes_weights_but_not_copies(model_path, tmp_path):
     copy = shutil.copytree(model_path, tmp_path / "copy")
     other = save_llama(tmp_path / "other", seed=1)
     of_copy, of_model, of_other = (
@@ -57,15 +57,13 @@ def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(mode
         ),
     ],
 )
-def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, message):
+def test_a_path_without_a_model_is_reported_in_one_line(tmp_path, make, message):
     make(tmp_path / "here")
     with pytest.raises(BackendError, match=message):
         find_model(str(tmp_path / "here"))
 
 
-def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_stayed(
-    model_path, tmp_path
-):
+def test_prm_references_are_relative_and_only_fixed_ones_have_biases(model_path, tmp_path):
     run = {
         "prm": "org/sft",
         "reference": str(model_path),
@@ -73,12 +71,12 @@ def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_
         "beta": 0.5,
         "loss": "ce",
     }
-    found = prm_description(run, {"bias": -0.25}, tmp_path / "prm")
-    assert found["bias"] == -0.25 and not Path(found["reference"]).is_absolute()
-    write_json(tmp_path / "prm" / FILE, found)
+    description = prm_description(run, {"bias": -0.25}, tmp_path / "prm")
+    assert description["bias"] == -0.25 and not Path(description["reference"]).is_absolute()
+    write_json(tmp_path / "prm" / FILE, description)
     read = read_description(str(tmp_path / "prm"))
     assert (
-        read == {**found, "reference": str(model_path.resolve())}
+        read == {**description, "reference": str(model_path.resolve())}
         and read["initial_model"] == "org/sft"
     )
     assert (
@@ -89,8 +87,7 @@ def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_
 
 @pytest.fixture(scope="module")
 def saved(model_path, tmp_path_factory):
-    """Return a run's folder with a checkpoint of two ranks, and the weights that were trained, in
-    float32."""
+    """Return a run's folder with a checkpoint of two ranks, and its trained weights in float32."""
     work_dir = tmp_path_factory.mktemp("ranks")
     weights = run_ranks(Path(__file__).parent / "checkpoint_rank.py", [model_path], {2: work_dir})[
         2
@@ -105,11 +102,11 @@ def run(saved, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sharded_checkpoint_is_exported_unchanged_once_and_again_when_it_changes(saved, capsys):
+def test_sharded_checkpoints_are_exported_once_until_they_change(saved, capsys):
     run, weights = saved
     actor = run / ACTOR
-    found = [find_model(str(folder)) for folder in (run, run / "global_step_3", actor)]
-    assert set(found) == {str(actor / EXPORTED)}
+    paths = [find_model(str(folder)) for folder in (run, run / "global_step_3", actor)]
+    assert set(paths) == {str(actor / EXPORTED)}
     assert capsys.readouterr().err.count("exporting ") == 1
     exported = load_file(actor / EXPORTED / "model.safetensors")
     assert {tensor.dtype for tensor in exported.values()} == {
@@ -127,7 +124,7 @@ def test_a_sharded_checkpoint_is_exported_unchanged_once_and_again_when_it_chang
 
 
 @pytest.mark.slow
-def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved, tmp_path, capsys):
+def test_the_command_exports_the_latest_step_and_never_overwrites(saved, tmp_path, capsys):
     run, weights = saved
     words = [str(run), str(tmp_path / "out"), "--dtype", "bfloat16"]
     assert main(words) == 0

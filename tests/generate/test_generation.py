@@ -59,7 +59,7 @@ def test_log_probs_equal_those_of_a_plain_forward_pass(model, temperature):
 
 
 @pytest.mark.parametrize(("double", "tolerance"), [(False, 1e-5), (True, 1e-12)])
-def test_samples_depend_neither_on_the_batch_nor_on_the_order_of_arrival(model, double, tolerance):
+def test_samples_depend_neither_on_batch_nor_on_order(model, double, tolerance):
     model = copy.deepcopy(model).double() if double else model
     requests = random_requests(30)
     expected = [engine(model).generate([request])[0] for request in requests]
@@ -83,8 +83,7 @@ def test_samples_depend_neither_on_the_batch_nor_on_the_order_of_arrival(model, 
 
 
 def test_sampled_tokens_are_fixed(model):
-    """With equal seeds every rollout of every run draws these; 5 requests in one batch, in
-    float64."""
+    """Equal seeds give these tokens in every run: 5 requests in one batch, in float64."""
     requests = [
         *random_requests(3),
         *random_requests(2, seed=1, temperature=0.7, top_p=0.9, top_k=20),
@@ -112,7 +111,7 @@ def test_the_cache_forgets_columns_that_no_row_uses(model):
 @pytest.mark.parametrize(
     "options", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 5, "top_p": 0.7, "temperature": 1.3}]
 )
-def test_truncated_sampling_stays_in_its_support_and_reports_renormalised_log_probs(model, options):
+def test_truncated_sampling_stays_in_its_support_with_renormalized_log_probs(model, options):
     prompt = [4, 8]
     requests = [GenerationRequest(prompt, 1, seed=seed, **options) for seed in range(300)]
     outputs = engine(model).generate(requests + random_requests(5))[: len(requests)]
@@ -188,9 +187,7 @@ def test_impossible_requests_and_models_are_refused(model):
     st.integers(0, 12),
     st.floats(0.01, 1.0),
 )
-def test_inversion_takes_the_first_token_whose_cumulative_probability_exceeds_the_uniform(
-    logits, uniform, k, p
-):
+def test_inversion_takes_the_token_whose_interval_contains_the_uniform(logits, uniform, k, p):
     top_k = torch.tensor([k])
     top_p = torch.tensor([p], dtype=torch.float64)
     processed = process_logits(

@@ -29,20 +29,20 @@ def answers(server, requests, **options):
     return {response.key: response for response in backend_of(server, **options).generate(requests)}
 
 
-def test_chats_and_raw_texts_are_answered_also_where_an_event_loop_is_running():
+def test_chats_and_texts_are_answered_inside_a_running_event_loop():
     async def inside():
         return answers(server, [chat("a", "1+1?"), Request("b", "Once", Sampling())])
 
     script = {"1+1?": "2", "Once": Answer(" upon a time", "length", tokens=3, prompt_tokens=1)}
     with ScriptedServer(script) as server:
-        found = asyncio.run(inside())
-    assert found == {
+        responses = asyncio.run(inside())
+    assert responses == {
         "a": Response("a", "2", 2, 1, "stop"),
         "b": Response("b", " upon a time", 3, 1, "length"),
     }
 
 
-def test_the_sampling_is_sent_and_extensions_only_where_they_mean_something():
+def test_sampling_options_are_sent_and_extensions_only_when_set():
     sampling = {
         "temperature": 0.3,
         "top_p": 0.95,
@@ -72,14 +72,14 @@ def test_the_sampling_is_sent_and_extensions_only_where_they_mean_something():
 def test_what_may_pass_is_asked_again():
     faults = [429, (429, "0.05"), 408, 500, "cut", "cut_body", "not_json", "no_choices"]
     with ScriptedServer(faults_of={str(fault): [fault] * 3 for fault in faults}) as server:
-        found = answers(server, [chat(str(fault), str(fault)) for fault in faults])
-    assert {key: response.text for key, response in found.items()} == {
+        responses = answers(server, [chat(str(fault), str(fault)) for fault in faults])
+    assert {key: response.text for key, response in responses.items()} == {
         str(fault): str(fault) for fault in faults
     }
     assert set(server.counts.values()) == {4}
 
 
-def test_what_does_not_pass_is_one_failed_response_with_one_line():
+def test_a_lasting_fault_is_one_failed_response_with_one_line():
     asked_again = {429: "HTTP 429: ", 500: "HTTP 500: ", "cut": "no connection: "}
     asked_again |= dict.fromkeys(
         ("not_json", b"[1]", "no_choices", "no_text", "no_finish"), "malformed answer: "
@@ -88,16 +88,16 @@ def test_what_does_not_pass_is_one_failed_response_with_one_line():
     details = asked_again | refused
     with ScriptedServer(faults_of={str(fault): [fault] * 9 for fault in details}) as server:
         requests = [chat("good", "good"), *(chat(str(fault), str(fault)) for fault in details)]
-        found = answers(server, requests, attempts=2)
-    assert found.pop("good") == Response("good", "good", 2, 1, "stop")
+        responses = answers(server, requests, attempts=2)
+    assert responses.pop("good") == Response("good", "good", 2, 1, "stop")
     for fault, detail in details.items():
-        response = found[str(fault)]
+        response = responses[str(fault)]
         assert (response.finish, response.text, response.tokens) == ("failed", "", 0)
         assert response.detail.startswith(detail) and "\n" not in response.detail
         assert server.counts[str(fault)] == (1 if fault in refused else 2)
 
 
-def test_a_silent_request_ends_and_holds_up_no_other_and_only_so_many_are_on_their_way():
+def test_silent_requests_time_out_alone_and_concurrency_is_limited():
     requests = [chat("slow", "slow"), *(chat(str(k), f"q{k}") for k in range(40))]
     with ScriptedServer(faults_of={"slow": ["hang"]}, seconds=0.1) as server:
         *others, slow = backend_of(server, attempts=1, timeout=8, concurrency=5).generate(requests)
@@ -138,7 +138,7 @@ def test_the_model_must_be_served_where_there_is_a_list():
             backend_of(server, model="").check([])
 
 
-def test_no_server_is_one_line_at_check_and_one_failure_per_request():
+def test_an_unreachable_server_is_one_line_and_fails_every_request():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -155,7 +155,7 @@ def test_no_server_is_one_line_at_check_and_one_failure_per_request():
     assert {detail.split(":")[0] for detail in details} == {"no connection", "not asked"}
 
 
-def test_what_the_model_sees_of_a_chat_is_known_to_the_server_only():
+def test_only_the_server_can_render_a_chat():
     with ScriptedServer() as server:
         backend = backend_of(server)
         assert backend.render_prompt(Request("a", "raw", Sampling())) == "raw"
@@ -163,7 +163,7 @@ def test_what_the_model_sees_of_a_chat_is_known_to_the_server_only():
             backend.render_prompt(chat("a", "q"))
 
 
-def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkeypatch):
+def test_the_key_comes_from_its_variable_and_is_never_shown(monkeypatch):
     for name, value in (
         ("RIGHT", "sesame"),
         ("WRONG", "open-barley"),

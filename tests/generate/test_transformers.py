@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers as a backend, on tiny random models: what it shows, what it refuses, and that it
-agrees with others."""
+"""transformers as a backend on tiny random models: prompts, refusals, agreement with others."""
 
 from dataclasses import replace
 
@@ -61,23 +60,23 @@ def plain_generate(path, request, **options):
 
 def test_greedy_responses_are_those_of_transformers(backend, model_path):
     requests = chats(Sampling(max_new_tokens=12, min_new_tokens=3))
-    found = answers(backend, requests)
+    responses = answers(backend, requests)
     expected = [plain_generate(model_path, each, min_new_tokens=3) for each in requests]
-    assert [found[request.key].text for request in requests] == expected
+    assert [responses[request.key].text for request in requests] == expected
 
 
-def test_a_response_ends_at_its_longest_length_or_at_a_stop_text_which_it_does_not_hold(backend):
+def test_responses_end_at_their_length_or_before_a_stop_text(backend):
     request = Request("a", TEXTS[1], Sampling(max_new_tokens=20, min_new_tokens=20))
     whole = answers(backend, [request])["a"]
     assert (whole.tokens, whole.finish, whole.prompt_tokens) == (20, "length", len(TEXTS[1]))
     stop = whole.text[6:8]
-    found = answers(
+    stopped = answers(
         backend, [replace(request, sampling=Sampling(max_new_tokens=20, stop=(stop,)))]
     )["a"]
-    assert (found.finish, found.text) == (
+    assert (stopped.finish, stopped.text) == (
         "stop",
         whole.text[: whole.text.index(stop)],
-    ) and found.tokens < 20
+    ) and stopped.tokens < 20
 
 
 def test_it_shows_what_the_model_sees(backend):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM as a backend: what is known without it, and with its CPU build real responses from two
-copies."""
+"""vLLM as a backend: arguments that need no vLLM, and two copies of its CPU build."""
 
 import multiprocessing
 import os
@@ -14,7 +13,7 @@ from prime_ext.generate.open import open_backend
 from prime_ext.generate.vllm_backend import build_sampling_arguments
 
 
-def test_seeds_are_those_that_a_server_is_sent_and_greedy_has_none():
+def test_seeds_have_63_bits_and_greedy_has_none():
     assert build_sampling_arguments(Sampling(temperature=0.5), 2**64 - 1)["seed"] == 2**63 - 1
     assert build_sampling_arguments(Sampling(), 7)["seed"] is None
 
@@ -24,7 +23,7 @@ def texts_of(backend, requests):
 
 
 @pytest.mark.vllm
-def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, monkeypatch):
+def test_two_copies_agree_with_transformers_and_fail_without_hanging(tmp_path, monkeypatch):
     pytest.importorskip("vllm")
     for name in ("OMP_NUM_THREADS", "TORCH_COMPILE_DISABLE", "VLLM_CPU_KVCACHE_SPACE"):
         monkeypatch.setenv(name, "1")
@@ -42,17 +41,16 @@ def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, m
     backend = open_backend("vllm", path, data_parallel=2, batch_size=2)
     try:
         assert texts_of(backend, chats) == texts_of(local, chats)
-        # The same seed gives the same response, whatever shares the batch and whichever copy makes
-        # it.
+        # A seed gives the same response, whatever shares the batch and whichever copy makes it.
         together = texts_of(backend, [*sampled, *chats])
         assert texts_of(backend, sampled[:3]) == {key: together[key] for key in ("s0", "s1", "s2")}
         assert len({together[request.key] for request in sampled}) > 1
         too_long = Request("long", "x" * 300, Sampling(max_new_tokens=4))
         with pytest.raises(BackendError, match="do not fit"):
             backend.check([too_long])
-        (found,) = backend.generate([chats[0]])
+        (actual,) = backend.generate([chats[0]])
         (expected,) = local.generate([chats[0]])
-        assert found == expected and expected.prompt_tokens == len("[user] 0+0?\n[assistant] ")
+        assert actual == expected and expected.prompt_tokens == len("[user] 0+0?\n[assistant] ")
         responses = []
         for response in backend.generate(chats * 4):
             if not responses:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart: data in verl's schemas, tokenizer, model and warm start, evaluation, process
-scores, report."""
+"""The quickstart: data for verl, tokenizer, model, warm start, evaluation, token scores, report."""
 
 import math
 import random
@@ -114,7 +113,7 @@ def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
     assert read_json(run_dir / "data" / "data.json")["rows"] == SIZES
 
 
-def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
+def test_the_chat_template_adds_only_bos_and_eos(tokenizer):
     assert len(tokenizer) == 21 and (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 2)
     prompt = chat_ids(tokenizer, CONVERSATION[:1], add_generation_prompt=True)
     assert prompt == [VOCABULARY.index(token) for token in ["<bos>", *QUESTION]]
@@ -128,8 +127,7 @@ def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
         "}",
         "<eos>",
     ]
-    # verl's SFT data set renders every turn alone, after removing what it takes for a system
-    # prompt.
+    # verl's SFT data set renders every turn alone, without what it takes for a system prompt.
     assert extract_system_prompt_and_generation(tokenizer) == ([], [])
     assert sum((chat_ids(tokenizer, [message]) for message in CONVERSATION), []) == whole
     (example,) = examples([CONVERSATION], tokenizer)
@@ -153,7 +151,7 @@ def test_responses_round_trip_and_other_text_is_an_error(tokenizer):
 @pytest.mark.parametrize(
     ("within", "lengths"), [(1, [30] * 10 + [36] * 7), (8, [29, 30, 31, 32, 32] * 2 + [36] * 7)]
 )
-def test_batches_hold_one_length_and_cover_the_data_once_an_epoch(within, lengths):
+def test_batches_have_one_length_and_cover_the_data_every_epoch(within, lengths):
     batches = draw_batches(lengths, batch_size=3, count=7, seed=0, within=within)
     assert len(batches) == 7 and {len(batch) for batch in batches} == {3}
     assert all(len({-(-lengths[index] // within) for index in batch}) == 1 for batch in batches)
@@ -184,9 +182,7 @@ def test_responses_depend_on_the_seed_alone(model, tokenizer):
     assert first != respond(model, tokenizer, problems, temperature=1.0, seed=2)
 
 
-def test_rewards_are_beta_times_the_log_ratio_and_steps_are_found_among_the_tokens(
-    model, tokenizer
-):
+def test_rewards_are_beta_times_log_ratios_and_steps_are_judged(model, tokenizer):
     response = tokenize(tokenizer, r"3*9=7;7+6=4;\boxed{4}")
     prm = build_model(tokenizer, seed=1).eval()
     scored = score_response(
@@ -220,7 +216,7 @@ def scored_response(*rewards, text="x"):
 
 
 @pytest.mark.parametrize(("rewards", "auc"), [((0.1, -0.5), 1.0), ((-0.5, 0.1), 0.0)])
-def test_step_statistics_of_a_prm_that_finds_the_mistake_and_of_a_blind_one(rewards, auc):
+def test_step_statistics_tell_a_good_prm_from_a_blind_one(rewards, auc):
     statistics = step_statistics([scored_response(*rewards)])
     assert (statistics["right_steps"], statistics["wrong_steps"], statistics["auc"]) == (1, 1, auc)
     assert statistics["mean_reward_right_step"] == rewards[0] and statistics["outcome_auc"] is None

@@ -29,7 +29,7 @@ def model_path(tmp_path_factory):
     return folder
 
 
-def test_problems_are_disjoint_and_their_values_are_numbers_the_calculator_knows():
+def test_problems_are_disjoint_and_their_values_suit_the_calculator():
     drawn = {split: task.generate_problems(split, 200, seed=1) for split in task.SPLITS}
     prompts = {split: {problem.prompt for problem in problems} for split, problems in drawn.items()}
     assert all(len(of_split) == 200 for of_split in prompts.values())
@@ -62,7 +62,7 @@ def test_every_kind_of_mistake(kind, instead, answer):
     )
 
 
-def test_after_a_failed_call_it_asks_once_more_or_gives_up():
+def test_failed_calls_are_repeated_once_or_given_up():
     problem = task.CalculatorProblem(37, (("+", 8),))
     for gives_up, calls in ((0.0, 2), (1.0, 1)):
         messages = task.demonstrate(problem, RIGHT, gives_up, times_out=1.0, rng=random.Random(0))
@@ -70,7 +70,7 @@ def test_after_a_failed_call_it_asks_once_more_or_gives_up():
         assert messages[-1]["content"] == "\\boxed{37}"
 
 
-def test_the_tokens_of_a_demonstration_are_those_of_the_loop_and_tools_have_no_labels():
+def test_demonstrations_match_the_loop_and_label_no_tool_tokens():
     problem = task.CalculatorProblem(37, (("+", 8), ("*", 7)))
     replies = task.demonstrate(problem, RIGHT, gives_up=0.0, times_out=0.0, rng=random.Random(0))
     (row,) = examples([[{"role": "user", "content": problem.prompt}, *replies]], TOKENIZER)
@@ -79,8 +79,7 @@ def test_the_tokens_of_a_demonstration_are_those_of_the_loop_and_tools_have_no_l
     end = f"\\boxed{{315}}{EOS}"
     text = f"<bos>37+8*7?{calls[0]}{answers[0]}{calls[1]}{answers[1]}{end}"
     assert TOKENIZER.decode(row["input_ids"]) == text
-    # As verl's loop builds it (tests/generate/test_tool_agent_loop.py has the same form from
-    # there).
+    # As verl's loop builds it (see tests/generate/test_tool_agent_loop.py).
     own = [
         token
         for token, label in zip(row["input_ids"], row["labels"], strict=True)
@@ -88,7 +87,7 @@ def test_the_tokens_of_a_demonstration_are_those_of_the_loop_and_tools_have_no_l
     ]
     assert TOKENIZER.decode(own) == f"{calls[0]}{calls[1]}{end}"
     assert len(TOKENIZER(CALL_OPEN)["input_ids"]) == len(TOKENIZER(CALL_CLOSE)["input_ids"]) == 1
-    # Besides numbers, a tool may say characters, or one mark.
+    # Characters that the vocabulary lacks become one mark.
     assert TOKENIZER.decode(TOKENIZER("Error: 'é' \ufffd")["input_ids"]) == "Error: '<unk>' <unk>"
 
 
@@ -136,7 +135,7 @@ def test_the_summary_and_the_metrics_count_calls():
     assert steps.tolist() == [1, 2] and np.allclose(share, 0.75)
 
 
-def test_turns_are_paid_for_their_own_tokens_and_calls_that_cannot_be_read_are_wrong(model_path):
+def test_only_own_tokens_are_paid_and_unreadable_calls_are_wrong(model_path):
     prm, reference = (
         AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
         for _ in range(2)

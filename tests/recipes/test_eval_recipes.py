@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evaluation recipes: every task and decoding that they name is there, and one evaluates a tiny
-model."""
+"""The evaluation recipes: their tasks and decodings exist, and one evaluates a tiny model."""
 
 import os
 import re
@@ -20,9 +19,7 @@ from prime_ext.tasks.task_file import load_task
 @pytest.mark.parametrize(
     ("script", "metric"), [("eval_eurus2.sh", "accuracy"), ("eval_pspo.sh", "micro_f1")]
 )
-def test_the_suite_of_a_paper_is_there_with_its_decodings_and_published_numbers(
-    tmp_path, script, metric
-):
+def test_paper_suites_have_their_decodings_and_published_numbers(tmp_path, script, metric):
     (call,) = calls_of(tmp_path, script, "some/model")
     given = dict(pairwise(call))
     assert call[:2] == ["-m", "eval.run"] and (given["--model"], given["--decoding"]) == (

@@ -14,8 +14,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.plan.run import plan_run
 from prime_ext.preflight.check import check_config
 
-# Stand-ins that write down what they are called with. `ray start --block` runs until it is told to
-# end.
+# Stand-ins that record their arguments. `ray start --block` runs until it is told to end.
 LOG = '#!/usr/bin/env bash\necho "$(basename "$0") $*" >> "$CALLS"\n'
 BLOCK = """#!/usr/bin/env bash
 trap 'echo "ended $*" >> "$CALLS"; exit 0' TERM
@@ -23,8 +22,7 @@ echo "$(basename "$0") $*" >> "$CALLS"
 echo "Ray runtime started."
 while :; do sleep 0.05; done
 """
-# Like wait_for_nodes, it waits for the number of nodes in its fourth word, whether it gives up then
-# or not.
+# Like wait_for_nodes, it waits for the number of nodes in its fourth word, also if it then fails.
 WAIT_FOR_NODES = """
 if [[ -n "${SLURM_JOB_ID:-}" ]]; then
     until (($(grep -c "^srun" "$CALLS") >= $4)); do sleep 0.05; done
@@ -89,7 +87,7 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
+def test_slurm_starts_the_head_then_workers_then_the_recipe(machine):
     recipe = machine.write("recipe", RECIPE)
     assert machine.start(recipe, "a=1").wait(600) == 0
     step = "srun --overlap --nodes=1 --ntasks=1"
@@ -115,9 +113,7 @@ def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
 @pytest.mark.parametrize(
     ("knobs", "status", "runs"), [({}, 7, True), ({"NO_NODES": "3"}, 1, False)]
 )
-def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ray(
-    machine, knobs, status, runs
-):
+def test_failed_recipes_and_missing_nodes_end_the_job_and_ray(machine, knobs, status, runs):
     recipe = machine.write("recipe", RECIPE + "exit 7\n")
     assert machine.start(recipe, **knobs).wait(600) == status
     calls = machine.calls()
@@ -136,7 +132,7 @@ def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ra
         (signal.SIGTERM, {}, 143, []),
     ],
 )
-def test_near_the_time_limit_the_recipe_is_told_and_the_job_queued_again(
+def test_signals_stop_the_recipe_and_only_time_limits_requeue_it(
     machine, sent, knobs, status, again
 ):
     on_term = (
@@ -156,7 +152,7 @@ def test_near_the_time_limit_the_recipe_is_told_and_the_job_queued_again(
     assert after[3:] == again
 
 
-def test_the_policy_can_be_on_megatron_and_the_prm_is_not(tmp_path):
+def test_only_the_policy_can_run_on_megatron(tmp_path):
     (tmp_path / "data.parquet").touch()
     files = {name: str(tmp_path / "data.parquet") for name in ("TRAIN_FILES", "VAL_FILES")}
     (call,) = calls_of(tmp_path, "multi_node/run_eurus2-7b_megatron.sh", TP="2", PP="2", **files)
@@ -172,8 +168,7 @@ def test_the_policy_can_be_on_megatron_and_the_prm_is_not(tmp_path):
         plan_run(config, None)
     with pytest.raises(SettingsError, match="^prm.engine.strategy must be 'fsdp'"):
         compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"])
-    # 8 ranks in groups of 4 that share the weights: 2 data-parallel ones, which 3 rollouts do not
-    # divide over.
+    # 8 ranks in groups of 4 that share weights are 2 data-parallel ones; 3 rollouts do not divide.
     odd = [
         "actor_rollout_ref.rollout.n=3",
         "actor_rollout_ref.actor.ppo_mini_batch_size=1",

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task, data, measurement and report of the CPU recipes of PSPO-WRS, and the phases that both
-quickstarts share."""
+"""The CPU recipes of PSPO-WRS: task, data, measurement, report, phases of both quickstarts."""
 
 import json
 import os
@@ -57,8 +56,7 @@ W = WRONG
         (r"8+2-1=9;9+2=1;\boxed{1}", [U, U]),
         (r"8+2-1+2=1;\boxed{1}", [U]),
         (r"8+2=0;0=0;0=0;0-1=9;9+2=1;1=1;\boxed{1}", [U, S, S, U, U, S]),
-        # A wrong result, value, operation, second operation, restatement; no step; unfinished; the
-        # answer too early.
+        # A wrong result, value, operation, second operation or restatement; no step; unfinished.
         *(
             (text, [W])
             for text in (
@@ -72,6 +70,7 @@ W = WRONG
                 "8+2=0",
             )
         ),
+        # The answer too early; a space.
         *((text, [W]) for text in (r"8+2=0;\boxed{0}", "8 +2=0;")),
         # A step after a wrong one is judged by itself, and none comes after the last operation.
         (r"8+2=1;1-1=0;0+2=2;\boxed{2}", [W, U, U]),
@@ -100,7 +99,7 @@ def solutions(slips=0.0, mean_error=0.0, count=300):
     ]
 
 
-def test_a_writer_without_misconceptions_is_right_in_any_number_of_steps():
+def test_a_writer_without_misconceptions_is_right_at_any_length():
     tokenizer = build_tokenizer()
     counts = []
     for problem, solution in solutions():
@@ -152,7 +151,7 @@ def rows_of(data, split):
     return pq.read_table(data / f"{split}.parquet").to_pylist()
 
 
-def test_labelled_chains_are_of_other_problems_and_differ_in_superfluous_steps(data):
+def test_labeled_chains_use_new_problems_and_differ_in_superfluous_steps(data):
     seen = {
         row["prompt"][0]["content"]
         for split in ("train", "val", "test")
@@ -178,7 +177,7 @@ def test_labelled_chains_are_of_other_problems_and_differ_in_superfluous_steps(d
     assert differences > 20
 
 
-def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
+def test_the_reward_model_starts_from_the_policy_with_its_tokens(tmp_path):
     build_model(build_tokenizer(), seed=0).save_pretrained(tmp_path / "sft")
     build_tokenizer().save_pretrained(tmp_path / "sft")
     for name, seed in {"first": 0, "second": 0, "other": 1}.items():
@@ -199,7 +198,7 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_runs_are_equal_bit_for_bit_on_one_core_or_more_and_where_one_is_resumed(tmp_path):
+def test_runs_are_bit_identical_on_any_cores_and_when_resumed(tmp_path):
     knobs = {"PYTHON": python(), "STEPS": "2", "SAVE_FREQ": "1", "PROMPTS": "8", "ROLLOUTS": "4"}
     environment = with_forks(os.environ | knobs)
     ends = []
@@ -212,8 +211,7 @@ def test_two_runs_are_equal_bit_for_bit_on_one_core_or_more_and_where_one_is_res
     for name, allowed in (("alone", cores), ("crowded", {min(cores)})):
         run = tmp_path / name
         if run != alone:
-            # It trains a reward model of its own, and resumes after the first step of the other
-            # one.
+            # It trains its own reward model, and resumes after the first step of the other run.
             shutil.copytree(
                 alone,
                 run,
@@ -282,7 +280,7 @@ def measured(outcomes, histogram, score):
     return {**known, "outcomes": outcomes, "cut_off": 0.0, "steps": steps, "score": score}
 
 
-def test_the_report_shows_both_policies_and_what_the_reward_model_knows(tmp_path):
+def test_the_report_shows_both_policies_and_the_reward_models_accuracy(tmp_path):
     test = {"steps": 100, "accuracy": 0.9, "majority": 0.6, "macro_f1": 0.85}
     write_json(tmp_path / "before.json", measured("1010", {"4": 2, "9": 1, "1": 1}, 0.5))
     write_json(tmp_path / "after.json", measured("1110", {"3": 2, "4": 2}, 0.75))
@@ -322,7 +320,7 @@ def phases(out, commands, knob="1"):
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
 
-def test_phases_are_timed_also_when_they_fail_skipped_when_done_and_kept_apart_by_settings(
+def test_phases_are_timed_skipped_when_done_and_bound_to_settings(
     tmp_path,
 ):
     commands = (

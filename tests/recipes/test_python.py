@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter that recipes run with, what they say without one, and their help."""
+"""The interpreter that recipes run with, what they print without one, and their help."""
 
 import os
 import shutil
@@ -18,8 +18,7 @@ SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 
 @pytest.fixture
 def find(tmp_path):
-    """Return a function for the choice of a recipe where only the interpreters in some folders have
-    verl."""
+    """Return a function that runs a recipe's choice of Python; only given folders have verl."""
 
     def find(*folders, script=SCRIPT, **environment):
         for folder in ("system", ".venv", "active"):
@@ -41,8 +40,7 @@ def find(tmp_path):
 @pytest.mark.parametrize(
     ("have_verl", "environment", "chosen"),
     [
-        # The repository's own; an active one comes first if it has verl; what is named is taken as
-        # it is.
+        # The repository's own; an active one with verl comes first; a named one is taken as it is.
         ([".venv"], {}, ".venv"),
         ([".venv", "active"], {"VIRTUAL_ENV": "active"}, "active"),
         ([".venv"], {"CONDA_PREFIX": "active"}, ".venv"),
@@ -98,9 +96,8 @@ def test_without_one_a_line_says_what_to_do(find):
     )
 
 
-def test_a_package_of_one_recipe_is_not_installed_into_the_environment_of_others(tmp_path, find):
-    """The stand-in for Python ends with 0 for all that it is asked, so it has the package; with 1
-    it has not."""
+def test_packages_of_one_recipe_are_not_installed_for_others(tmp_path, find):
+    """The stand-in for Python always exits with 0 (it has the package) or 1 (it has not)."""
     for have, status in (["active"], 0), ([], 2):
         done = find(
             *have,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes start what the papers say, and it passes the checks; DRY_RUN=1 plans it; mistakes are one
-line."""
+"""Recipes start the papers' settings and pass the checks; DRY_RUN=1 plans; one-line errors."""
 
 import json
 import os
@@ -83,7 +82,7 @@ def step_rm(inputs):
 
 @pytest.fixture
 def data(tmp_path):
-    """Return a file that is there; so are GSM8K's rows, which would be made first."""
+    """Return an existing file; GSM8K's rows exist too, because a recipe would make them first."""
     (tmp_path / "out" / "data").mkdir(parents=True)
     for name in ("data.parquet", "out/data/train.parquet", "out/data/test.parquet"):
         (tmp_path / name).touch()
@@ -107,8 +106,7 @@ def composed(call):
 
 
 def planned(capsys, folder, script, *words, **knobs):
-    """Return exit status and plan of a dry run, made in this process, which has loaded
-    everything."""
+    """Return exit status and plan of a dry run in this process, which has loaded everything."""
     (call,) = calls_of(folder, script, *words, DRY_RUN="1", **knobs)
     assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
     return doctor.main([*call[2:], "--json"]), json.loads(capsys.readouterr().out)
@@ -127,7 +125,7 @@ def test_a_recipe_is_what_its_paper_says(name, recipe, data, step_rm, tmp_path):
         if script == PPO
         else recipe.get("words", [])
     )
-    # The last word of all is the user's.
+    # The user's words come last.
     words = [*words, own] if name == "prime" else words
     knobs = {"TRAIN_FILES": str(data), "VAL_FILES": str(data), **recipe.get("knobs", {})}
     if name == "pspo_wrs":
@@ -155,7 +153,7 @@ def test_every_variant_and_every_script_is_in_the_table(script, default):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", sorted(GPU_RUNS))
-def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_path, monkeypatch):
+def test_gpu_runs_report_missing_parts_before_they_start(script, inputs, tmp_path, monkeypatch):
     monkeypatch.delenv("VERL_PLATFORM")
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: True)
@@ -185,7 +183,7 @@ def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_p
             )
         return [*check_config(changed), *check_files(changed)]
 
-    # The recipe of models that are older than templates brings one.
+    # The recipe for models from before chat templates brings one.
     lines = problems_with(model__path=str(inputs / "bare"))
     assert len(lines) == (script != PPO) and all(
         "has no chat template; set actor_rollout" in line for line in lines
@@ -278,8 +276,7 @@ def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
         (["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=4"], {}, 1, None),
         (["chain@pspo=cn_ppo"], {"LORA": "16"}, 1, None),
         ([], {"SCORER": "http://host:8000"}, 0, None),
-        # With one thread, which Ray leaves it, a step would take ten minutes; so validation does
-        # not come first either.
+        # Ray's one thread would take ten minutes a step; so validation does not come first either.
         ([], {"SCORER_GPUS": "0"}, 0, 16),
         (
             [],
@@ -301,7 +298,7 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
     assert config.trainer.val_before_train is False
 
 
-def test_a_model_without_a_chat_template_gets_one_where_it_starts(tmp_path):
+def test_models_without_a_chat_template_get_one_at_the_start(tmp_path):
     asked = {"role": "user", "content": "1 + 1?"}
     tokenizer = byte_tokenizer(None)
     for script, key in ((PPO, "actor_rollout_ref.model"), (SUPERVISED[0], "model")):
@@ -348,7 +345,7 @@ def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
 
 
 @pytest.mark.parametrize("script", sorted(PLANNED))
-def test_a_dry_run_says_that_it_fits_without_data_or_models(script, tmp_path, capsys):
+def test_a_dry_run_plans_without_data_or_models(script, tmp_path, capsys):
     status, plan = planned(capsys, tmp_path, script, *PLANNED[script], STEPS="170")
     assert status == 0 and plan["warnings"] == [] and plan["not_here"]
     assert 0 < plan["peak"]["bytes"] < plan["device_bytes"]
@@ -364,7 +361,7 @@ def test_a_dry_run_says_that_it_fits_without_data_or_models(script, tmp_path, ca
         (SUPERVISED[1], ["m", "a.parquet"]),
     ],
 )
-def test_a_dry_run_of_a_run_without_rollouts_prints_its_command(tmp_path, script, words):
+def test_a_dry_run_without_rollouts_prints_its_command(tmp_path, script, words):
     command = ["bash", str(RECIPES / script), *words]
     environment = {
         **os.environ,

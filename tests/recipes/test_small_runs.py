@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that recipes start, the data that a small one makes, and the recipe for verl's
-collection."""
+"""Modules that recipes start, data of a small run, and the recipe for verl's collection."""
 
 import os
 import re
@@ -70,7 +69,7 @@ def test_gsm8k_is_made_once_from_local_files_and_used(tmp_path):
     assert run(tmp_path / "nowhere").returncode == 0
 
 
-def test_the_recipe_for_verls_collection_is_verls_command_with_settings_that_exist(tmp_path):
+def test_the_recipe_for_verl_uses_its_command_with_valid_settings(tmp_path):
     python = tmp_path / "python"
     python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$VERL_USE_EXTERNAL_MODULES" "$@"\n')
     python.chmod(0o755)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SHRINK=1: the scripts for GPUs themselves, two steps on the CPU, and what a run leaves. Here are
-the kinds of training; test_recipes.py composes every script, tests/e2e/test_two_nodes.py runs one
-of PRIME's."""
+"""GPU scripts with SHRINK=1: two steps on the CPU for each kind of training, and what they leave.
+
+test_recipes.py composes every script; tests/e2e/test_two_nodes.py runs one of PRIME's.
+"""
 
 import math
 

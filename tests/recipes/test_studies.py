@@ -97,8 +97,7 @@ STUDY = {
 
 @pytest.fixture
 def tiny_task(monkeypatch):
-    """Replace runs by ones without training: the rate 1e-3 is better, and the curve names its
-    seed."""
+    """Replace runs by ones without training: lr 1e-3 is better, and the curve shows the seed."""
 
     def run(study, name, words, seed, output):
         last = 0.5 + 0.1 * ("actor.lr=1e-3" in words) + 0.01 * seed
@@ -149,7 +148,7 @@ class Fake(through_verl.VerlTask):
         return {"accuracy": 0.25 if policy.name == "sft" else 0.75, "knob": float(knobs["LR"])}
 
 
-def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp_path, monkeypatch):
+def test_verl_runs_are_measured_once_and_failures_stop_no_others(tmp_path, monkeypatch):
     started = []
 
     def train(command, knobs, run):

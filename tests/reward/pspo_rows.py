@@ -21,11 +21,11 @@ OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b
 
 
 def right(step, p=0.9):
-    """Score of a step: p if its equations are right, (1 - p) / 2 if one is not, 0.1 without any."""
-    found = EQUATION.findall(step)
-    if not found:
+    """Return p if all equations of a step are right, (1 - p) / 2 if not, and 0.1 without any."""
+    equations = EQUATION.findall(step)
+    if not equations:
         return 0.1
-    holds = all(OPERATIONS[sign](int(a), int(b)) == int(c) for a, sign, b, c in found)
+    holds = all(OPERATIONS[sign](int(a), int(b)) == int(c) for a, sign, b, c in equations)
     return p if holds else (1 - p) / 2
 
 
@@ -61,8 +61,7 @@ _BASE = {}
 
 
 def configuration(*overrides, **values):
-    """Return the configuration with overrides, and values of the section ``pspo``; its scorer needs
-    no model."""
+    """Return the configuration with overrides and values of ``pspo``; its scorer needs no model."""
     if overrides not in _BASE:
         scorer = ["step_scorer.model_path=m"]
         _BASE[overrides] = composed(*scorer, *overrides)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward manager and the implicit PRM's pipeline make the same rewards of the same step
-scores."""
+"""Equal step scores get equal rewards from the reward manager and the implicit PRM's pipeline."""
 
 import functools
 import itertools
@@ -49,8 +48,7 @@ def priced(scores, **values):
 
 
 def through_the_implicit_pipeline(scores, settings):
-    """Return token rewards whose sums over steps are the logits of the scores, two tokens to a
-    step."""
+    """Return shaped rewards of two tokens a step, whose own rewards sum to the scores' logits."""
     logits = [math.log(score / (1 - score)) for score in scores]
     reward_BT = torch.tensor([[x for logit in logits for x in (logit, 0.0)]], dtype=torch.float64)
     boundary_BT = torch.tensor([[False, True] * len(scores)])
@@ -98,6 +96,6 @@ def test_rewards_of_bounded_shapes_lie_between_0_and_1(scores, shape):
     )
 
 
-def test_no_steps_and_a_score_of_0_are_worth_0_and_no_error():
+def test_chains_without_steps_or_with_score_0_earn_0():
     assert priced([]) == PricedChain(0.0, 0.0, 0.0) and priced([], mode="none").score is None
     assert priced([0.9, 0.0, 0.9]).reward == 0.0

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward function dispatches by data source and reports failures of the grader as what they
-are."""
+"""The reward function: dispatch by data source, and failures of the grader marked as such."""
 
 import asyncio
 
@@ -63,7 +62,7 @@ def test_every_row_has_the_same_keys():
     assert len(score("shouts/a", "x" * 10_000, "hi")["pred"]) == 200
 
 
-def test_a_grader_that_ran_out_of_time_or_broke_is_marked_and_not_just_wrong():
+def test_late_and_broken_graders_are_marked_as_failures():
     row = score("shouts/a", "?", "hi")
     assert (row["score"], row["verdict"], row["grader_failure"]) == (0.0, "timeout", 1.0)
     assert row["verifier_detail"] == "still thinking"
@@ -152,7 +151,7 @@ def test_sources_and_settings_of_the_configuration_reach_the_verifier():
 
 @pytest.mark.slow
 def test_an_actor_judges_all_tasks_at_once():
-    """tests/reward/test_node_scorer.py has what becomes of actors that die."""
+    """tests/reward/test_node_scorer.py tests actors that die."""
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         # Right and wrong must not become a timeout on a busy machine.

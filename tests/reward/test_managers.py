@@ -65,7 +65,7 @@ def weibull(n):
         ("cn_ppo", 0.9, 5, 0.9 * 0.2**0.2 * 0.880163),
     ],
 )
-def test_rewards_of_the_paper_of_its_released_code_and_of_its_predecessor(chain, p, n, golden):
+def test_rewards_match_the_paper_its_code_and_its_predecessor(chain, p, n, golden):
     """Equal scores p of n steps; tests/algorithms has more of these values."""
     pspo = manager(configuration(f"chain@pspo={chain}"), Constant(p))
     assert reward(steps(n), pspo)[0] == pytest.approx(golden, abs=1e-6)
@@ -139,7 +139,7 @@ def test_a_verifier_that_breaks_does_not_spoil_the_reward():
     assert "pspo/acc" not in pspo_metrics([info])
 
 
-def test_a_response_without_a_step_with_content_has_the_reward_0():
+def test_responses_without_step_content_have_reward_0():
     scorer = Calculator()
     for text, end in (("", False), ("", True), ("[1] [2]", True)):
         amount, info = reward(text, manager(scorer=scorer), end=end)
@@ -158,7 +158,7 @@ def test_a_response_without_a_step_with_content_has_the_reward_0():
         (Constant(0.95), 1000, "for 1000 steps, which float32 cannot hold"),
     ],
 )
-def test_a_response_that_cannot_be_scored_is_a_failure_with_its_reason(scorer, n, detail):
+def test_unscorable_responses_are_failures_with_a_reason(scorer, n, detail):
     amount, info = reward(steps(n), manager(configuration("chain@pspo=pspo_released"), scorer))
     assert (amount, info["reward_failure"], info["n_steps"], info["chain_score"]) == (
         0.0,
@@ -206,7 +206,7 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
     assert pspo_metrics([]) == {}
 
 
-def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer():
+def test_restating_the_prompt_is_not_an_answer_for_either_trainer():
     columns = {
         "data_source": "math",
         "reward_model": {"ground_truth": "14"},
@@ -216,9 +216,9 @@ def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer():
     prime = load_reward_manager(compose_config("prime_trainer", []), TOKENIZER)
     for of in (prime, manager(compute_score=compute_score)):
         for response, right in ((r"\boxed{2+3*4}", 0.0), (r"\boxed{14}", 1.0)):
-            found = of.loop.run_until_complete(of.run_single(row(response, **columns)))
-            assert found["reward_extra_info"]["acc"] == right
-            assert of is not prime or found["reward_score"] == right
+            result = of.loop.run_until_complete(of.run_single(row(response, **columns)))
+            assert result["reward_extra_info"]["acc"] == right
+            assert of is not prime or result["reward_score"] == right
 
 
 STEPS = ("2*3=6", "6+1=8", "so the answer is 7")
@@ -248,7 +248,7 @@ def told(text, *overrides, scorer=None):
     return result["reward_score"], result["reward_extra_info"]
 
 
-def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
+def test_the_outcome_is_the_verifiers_and_scores_are_added():
     scorer = Calculator()
     amount, info = told(numbered(*STEPS), scorer=scorer)
     assert amount == info["acc"] == info["score"] == 1.0 and info["verdict"] == "correct"
@@ -262,7 +262,7 @@ def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     assert scorer.asked[1].steps == ("2*3=6;", "6+1=7")
 
 
-def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():
+def test_unscorable_responses_keep_their_verdict_and_give_a_reason():
     amount, info = told(numbered(*STEPS), scorer=Same(ScoringFailure("no answer in 60 s")))
     assert amount == info["acc"] == 1.0
     assert (info["reward_failure"], info["failure_detail"]) == (
@@ -309,7 +309,7 @@ BODIES = [
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize(("body", "outcome", "detail"), BODIES)
-def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(
+def test_failing_or_late_reward_functions_are_grader_failures(
     tmp_path, kind, body, outcome, detail
 ):
     if kind == "async def":
@@ -332,7 +332,7 @@ def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(
     assert detail in info.get("verifier_detail", "") and amount == info["score"]
 
 
-def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_one():
+def test_a_blocking_coroutine_does_not_delay_later_ones():
     thread = LoopThread()
 
     async def block():

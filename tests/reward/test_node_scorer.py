@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step scorer per node, which scores together what is asked for one by one, and none suffers
-for another."""
+"""One step scorer per node: it scores single requests together, and each fails by itself."""
 
 import asyncio
 from functools import partial
@@ -51,7 +50,7 @@ def ask(gatherer, chains):
     return asyncio.run(gather())
 
 
-def test_responses_that_arrive_while_others_are_scored_go_together_and_each_gets_its_own_scores():
+def test_waiting_responses_share_a_batch_and_keep_their_scores():
     # The first batch is not finished before the test says so.
     scorer = Checker(at_once=2)
 
@@ -90,8 +89,7 @@ def test_the_response_that_breaks_a_batch_fails_alone():
 
 @pytest.mark.parametrize("sent", [False, True])
 def test_who_stops_waiting_takes_no_one_with_him(sent):
-    """Canceled before the batch is sent, a response is not scored; canceled later, its scores go
-    nowhere."""
+    """A response canceled before sending is not scored; the scores of a later one are discarded."""
     scorer = Checker(at_once=2)
 
     async def cancel_one():
@@ -147,9 +145,7 @@ def test_without_ray_the_model_is_in_this_process(model, expected):
 
 
 @pytest.mark.slow
-def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(
-    model, expected, tmp_path
-):
+def test_one_actor_per_node_serves_all_workers_and_is_replaced(model, expected, tmp_path):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         first, second = (connect(scorer_settings(model_path=model)) for _ in range(2))

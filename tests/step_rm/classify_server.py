@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real HTTP server with vLLM's ``/classify``, around a local model, that can be told to
-misbehave."""
+"""Real HTTP server with vLLM's ``/classify`` and a local model, which can misbehave on request."""
 
 import torch
 from aiohttp import web
@@ -51,14 +50,13 @@ class ClassifyServer(ScriptedServer):
 
 
 def save_models(folder):
-    """Save two classifiers of steps, a token classifier and a causal model; return their
-    folders."""
+    """Save two step classifiers, a token classifier and a causal model; return their folders."""
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}<eos>{% endfor %}"
     template += "{% if add_generation_prompt %}assistant:{% endif %}"
     options = {"chat_template": template, "size": 64, "max_positions": 1024}
-    found = {
+    folders = {
         "bert": described(save_bert(folder / "bert")),
         "llama": described(save_llama(folder / "llama")),
     }
-    found["classifier"] = save_causal(folder / "classifier", 3, classes=2, **options)
-    return {**found, "causal": save_causal(folder / "causal", 4, **options)}
+    folders["classifier"] = save_causal(folder / "classifier", 3, classes=2, **options)
+    return {**folders, "causal": save_causal(folder / "causal", 4, **options)}

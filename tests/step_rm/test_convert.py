@@ -124,7 +124,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_steps_of_each_format_and_nothing_of_a_malformed_row_but_one_line(
+def test_every_format_is_converted_and_malformed_rows_are_reported(
     tmp_path, capsys, monkeypatch, name
 ):
     good, malformed = (each[name].strip().splitlines() for each in (GOOD, MALFORMED))
@@ -170,15 +170,13 @@ TOM = "Tom has 3 apples and buys 14 more apples."
         ("3*7+2", "3*7+4", False),
     ],
 )
-def test_near_duplicate_questions_are_one_group_and_those_that_ask_something_else_are_not(
-    one, other, same
-):
+def test_only_near_duplicate_questions_share_a_group(one, other, same):
     assert (name_group(one) == name_group(other)) is same
     assert name_group(TOM, "text") != name_group(TOM.replace("3", "5"), "text")
 
 
 @given(st.integers(0, 5), st.floats(0, 0.5), st.floats(0, 0.4))
-def test_the_shares_are_about_those_asked_for_and_do_not_move_each_other(seed, validation, test):
+def test_split_shares_are_respected_and_independent_of_each_other(seed, validation, test):
     groups = [name_group(str(number)) for number in range(1000)]
     splits, fixed = (
         [pick_split(group, share, test, seed) for group in groups] for share in (validation, 0.0)
@@ -191,7 +189,7 @@ def test_the_shares_are_about_those_asked_for_and_do_not_move_each_other(seed, v
 SHARES = ("--validation", 0.3, "--test", 0.3)
 
 
-def test_no_group_is_in_two_splits_and_files_and_their_order_do_not_matter(tmp_path):
+def test_a_group_keeps_its_split_whatever_rows_are_read(tmp_path):
     questions = [
         f"Anna number {k} has {chr(97 + k % 26)} apples and eats some of them." for k in range(120)
     ]
@@ -209,7 +207,7 @@ def test_no_group_is_in_two_splits_and_files_and_their_order_do_not_matter(tmp_p
     assert len({step.group for step in convert(tmp_path, "chains", rows)}) == 26
 
 
-def test_the_same_pair_without_a_question_is_in_one_split_only(tmp_path):
+def test_equal_pairs_without_a_question_are_in_one_split(tmp_path):
     rows = []
     for number in range(60):
         first = f"[1] . Story {chr(97 + number % 26)} {chr(97 + number // 26)}"
@@ -222,7 +220,7 @@ def test_the_same_pair_without_a_question_is_in_one_split_only(tmp_path):
     assert len({step.split for step in steps if step.current == third}) == 1
 
 
-def test_the_file_says_how_it_was_made_and_one_of_another_schema_is_refused(tmp_path):
+def test_files_record_their_options_and_other_schemas_are_refused(tmp_path):
     convert(tmp_path, "chains", GOOD["chains"], "--seed", 3)
     file = pq.ParquetFile(tmp_path / "steps.parquet")
     types = {"previous": pa.list_(pa.string()), "label": pa.int8()}

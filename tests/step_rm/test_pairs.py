@@ -20,7 +20,7 @@ def encode(tokenizer, *arguments, **options):
     return PairEncoder(tokenizer, PairFormat(**options)).encode_all([arguments])[0]
 
 
-def test_layouts_are_the_tokenizers_own_and_what_the_released_model_of_pspo_was_trained_on():
+def test_layouts_match_the_tokenizer_and_the_released_pspo_model():
     for tokenizer in (BERT, ROBERTA):
         assert (
             list(encode(tokenizer, "", ["we add"], "so 3.").ids)

@@ -20,8 +20,7 @@ def tokenizer(request):
 
 @given(seed=st.integers(0, 2**32 - 1), length=st.integers(0, 12))
 def test_random_tokens_have_the_text_that_decoding_gives(tokenizer, seed, length):
-    """Sequences that no encoder would make are included. Decoders differ in what broken characters
-    do to neighbors."""
+    """Include sequences that no encoder makes; decoders differ next to broken characters."""
     plain = [token for token in range(len(tokenizer)) if token not in tokenizer.all_special_ids]
     # The first token only, because decoders strip a leading space.
     ids = [tokenizer.convert_tokens_to_ids("1"), *random.Random(seed).choices(plain, k=length)]
@@ -33,7 +32,7 @@ def test_random_tokens_have_the_text_that_decoding_gives(tokenizer, seed, length
 
 
 @pytest.mark.parametrize("name", ["byte-level BPE", "sentencepiece", "cleans up by default"])
-def test_encoded_text_comes_back_and_a_character_of_several_tokens_belongs_to_the_last(name):
+def test_encoded_text_comes_back_with_characters_at_their_last_token(name):
     tokenizer = TOKENIZERS[name]()
     for text in [*CORPUS[:3], "a🙂"]:
         ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
@@ -66,16 +65,16 @@ def test_texts_and_ends_of_steps():
 
 
 def test_steps_without_content_belong_to_their_neighbours():
-    found = cut("...;a;?;b;", "delimiters", SEMICOLON)
-    assert found.texts == ("...;", "a;", "?;", "b;", "")
-    assert found.join_empty_steps() == Cut(("...;a;?;", "b;"), (7, 10))
+    steps = cut("...;a;?;b;", "delimiters", SEMICOLON)
+    assert steps.texts == ("...;", "a;", "?;", "b;", "")
+    assert steps.join_empty_steps() == Cut(("...;a;?;", "b;"), (7, 10))
     assert Cut(("...", "?"), (2, 3)).join_empty_steps() == Cut((), ())
 
 
 @given(st.text(alphabet="ab1. \n[]Step:é€", max_size=60), st.sampled_from(["auto", "sentences"]))
-def test_the_texts_are_the_response_and_the_last_step_takes_its_end(text, splitter):
-    found = cut(text, splitter)
-    assert "".join(found.texts) == text and list(found.ends) == sorted(found.ends)
-    assert not text or found.ends[-1] == len(TOKENIZER(text)["input_ids"])
-    content = found.join_empty_steps()
-    assert "".join(content.texts) in (text, "") and len(content.texts) <= len(found.texts)
+def test_steps_join_to_the_response_and_the_last_ends_it(text, splitter):
+    steps = cut(text, splitter)
+    assert "".join(steps.texts) == text and list(steps.ends) == sorted(steps.ends)
+    assert not text or steps.ends[-1] == len(TOKENIZER(text)["input_ids"])
+    content = steps.join_empty_steps()
+    assert "".join(content.texts) in (text, "") and len(content.texts) <= len(steps.texts)

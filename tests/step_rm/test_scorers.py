@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of steps, from a model in this process and from a server, and everything that is not a
-score."""
+"""Scores of steps from a model in this process and from a server, and failures to score."""
 
 import asyncio
 import json
@@ -79,8 +78,8 @@ def scores(asked, chains=CHAINS, times=1):
 
 def all_close(outcomes, expected):
     for one, other in zip(outcomes, expected, strict=True):
-        found, wanted = (torch.tensor(each.scores) for each in (one, other))
-        torch.testing.assert_close(found, wanted, atol=2e-5, rtol=0)
+        actual, wanted = (torch.tensor(each.scores) for each in (one, other))
+        torch.testing.assert_close(actual, wanted, atol=2e-5, rtol=0)
         assert (one.contexts_cut, one.steps_cut) == (other.contexts_cut, other.steps_cut)
 
 
@@ -133,7 +132,7 @@ def test_scores_are_those_of_the_obvious_way(paths, reading):
 
 
 @reading
-def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(paths, reading):
+def test_scores_do_not_depend_on_batch_cache_or_order(paths, reading):
     expected = scores(settings(paths, reading))
     scorer = build_scorer(settings(paths, reading))
     scorer.batch_tokens = 64
@@ -142,15 +141,14 @@ def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(p
     all_close(scorer.score_now([*CHAINS, *CHAINS]), [*expected, *expected])
 
 
-def test_over_long_steps_are_counted_and_a_response_that_is_too_long_is_a_failure(paths, tmp_path):
+def test_overlong_steps_are_counted_and_overlong_responses_fail(paths, tmp_path):
     path = described(save_bert(tmp_path / "m"), pair_format=PairFormat(max_length=16))
     step = "we add 3 " * 10
     short = "so 7."
     (result,) = LocalScorer(StepClassifier(path, device="cpu")).score_now(
         [Chain((short, short, step, short))]
     )
-    # The third step is too long itself, which leaves nothing of the second; the fourth sees a part
-    # of the third.
+    # The third step alone is too long, so it does not see the second; the fourth sees part of it.
     assert (result.contexts_cut, result.steps_cut) == (2, 1) and len(result.scores) == 4
     long, short = scores(settings(paths, "plain"), [Chain(("y" * 1100,), "q"), CHAINS[0]])
     assert (
@@ -160,7 +158,7 @@ def test_over_long_steps_are_counted_and_a_response_that_is_too_long_is_a_failur
     )
 
 
-def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_divides_the_logits(
+def test_classes_are_sorted_by_name_and_temperature_divides_logits(
     tmp_path,
 ):
     labels = {0: "positive", 1: "negative", 2: "neutral"}
@@ -179,8 +177,8 @@ def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_
 def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
     logits_C = torch.tensor(logits, dtype=torch.float64)
     expected = (logits_C / temperature).softmax(-1)
-    found = calibrate(logits_C.softmax(-1).tolist(), (-1, 0, 1), temperature, "x")
-    assert found == pytest.approx(float(expected[2]), abs=1e-9)
+    probability = calibrate(logits_C.softmax(-1).tolist(), (-1, 0, 1), temperature, "x")
+    assert probability == pytest.approx(float(expected[2]), abs=1e-9)
 
 
 def test_a_step_cannot_forge_a_separator(paths):
@@ -269,9 +267,7 @@ def ask(server, paths, reading="bert", chains=CHAINS, times=1, **changes):
 
 
 @pytest.mark.parametrize("reading", ["bert", "llama"])
-def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(
-    paths, reading, monkeypatch
-):
+def test_a_server_gives_local_scores_and_is_asked_once(paths, reading, monkeypatch):
     monkeypatch.setattr(server_module, "BATCH_SIZE", 4)
     monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
     server = ClassifyServer(paths[reading])
@@ -295,9 +291,7 @@ def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(
     "fault, reason",
     [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("cut", "no connection: ")],
 )
-def test_a_request_is_made_again_and_one_that_keeps_failing_is_a_failure_and_not_a_score(
-    paths, fault, reason
-):
+def test_requests_are_repeated_and_lasting_faults_are_failures(paths, fault, reason):
     # A scorer waits long enough for those that answer.
     seconds = [3.0, 0.3] if fault == "hang" else [300.0, 300.0]
     server = ClassifyServer(paths["bert"], faults=[fault, fault])
@@ -309,7 +303,7 @@ def test_a_request_is_made_again_and_one_that_keeps_failing_is_a_failure_and_not
     assert outcomes[1] == StepScores(()) and len(server.requests) == 3
 
 
-def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(paths, monkeypatch):
+def test_failed_requests_fail_only_their_responses_and_are_not_remembered(paths, monkeypatch):
     monkeypatch.setattr(server_module, "BATCH_SIZE", 1)
     for times, first in ((1, ScoringFailure), (2, StepScores)):
         server = ClassifyServer(paths["bert"], faults=[500])
@@ -338,7 +332,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_training(paths, message):
+def test_unusable_servers_are_one_error_before_training(paths, message):
     with ClassifyServer(paths["bert"], always=REFUSED[message]) as server:
         asked = settings(paths, "bert", kind="server", address=server.address, attempts=3)
         with pytest.raises(SettingsError, match=f"step_scorer.address: .*{message}") as error:
@@ -351,7 +345,7 @@ def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_trainin
 
 
 @pytest.mark.vllm
-def test_a_vllm_server_gives_the_scores_of_the_model_in_this_process(tmp_path):
+def test_a_vllm_server_gives_the_scores_of_a_local_model(tmp_path):
     path = described(save_bert(tmp_path / "model", size=64), temperature=1.7)
     # Also with special tokens in the steps, and steps that are too long.
     chains = [

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a text: what counts as one, what does not, and that hostile text gains and costs
-nothing."""
+"""Steps of a text: boundaries, lookalikes, and hostile text, which gains and costs nothing."""
 
 import time
 
@@ -29,7 +28,7 @@ splitters = st.one_of(
 
 
 @given(texts, splitters)
-def test_steps_cover_the_text_without_gaps_and_something_is_written_in_each(text, splitter):
+def test_steps_cover_the_text_and_each_contains_content(text, splitter):
     spans = split_steps(text, *splitter)
     assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])][: len(spans)]
     assert all(start < end for start, end in spans) and bool(spans) == bool(text)

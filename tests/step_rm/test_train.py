@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training a step reward model: it learns, goes on after an interruption, and says what it made."""
+"""Training a step reward model: it learns, resumes after an interruption, and describes itself."""
 
 import json
 
@@ -22,10 +22,10 @@ from prime_ext.utils.files import read_json
 def test_the_report_worked_out_by_hand():
     # Class 0 is right once and missed once, class 1 does not occur.
     logits_NC = torch.eye(3)[torch.tensor([0, 2, 2, 2])]
-    found = report(logits_NC, torch.tensor([0, 0, 2, 2]), 1.0)
-    assert found["confusion"] == [[1, 0, 1], [0, 0, 0], [0, 0, 2]]
-    assert (found["accuracy"], found["macro_f1"]) == (0.75, pytest.approx((2 / 3 + 4 / 5) / 2))
-    assert (found["steps"], found["majority"]) == (4, 0.5)
+    metrics = report(logits_NC, torch.tensor([0, 0, 2, 2]), 1.0)
+    assert metrics["confusion"] == [[1, 0, 1], [0, 0, 0], [0, 0, 2]]
+    assert (metrics["accuracy"], metrics["macro_f1"]) == (0.75, pytest.approx((2 / 3 + 4 / 5) / 2))
+    assert (metrics["steps"], metrics["majority"]) == (4, 0.5)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 4.0])
@@ -33,10 +33,10 @@ def test_the_temperature_that_was_put_in_is_found(temperature):
     generator = torch.Generator().manual_seed(0)
     logits_NC = 2 * torch.randn(20_000, 3, generator=generator)
     class_N = torch.multinomial(logits_NC.softmax(-1), 1, generator=generator)[:, 0]
-    found = fit_temperature(logits_NC * temperature, class_N)
-    assert found == pytest.approx(temperature, rel=0.06)
+    fitted = fit_temperature(logits_NC * temperature, class_N)
+    assert fitted == pytest.approx(temperature, rel=0.06)
     before = report(logits_NC * temperature, class_N)
-    after = report(logits_NC * temperature, class_N, found)
+    after = report(logits_NC * temperature, class_N, fitted)
     assert after["nll"] < before["nll"] and after["accuracy"] == before["accuracy"]
 
 
@@ -100,15 +100,16 @@ def trained(folder):
 
 
 def test_it_learns_and_everything_is_written(trained):
-    found = read_json(trained / "results.json")
-    assert found["test"]["accuracy"] > 0.85 > found["test"]["majority"] + 0.2
-    assert found["data"]["train"]["steps"] == sum(
-        found["data"]["train"][f"label {label}"] for label in (-1, 0, 1)
+    results = read_json(trained / "results.json")
+    assert results["test"]["accuracy"] > 0.85 > results["test"]["majority"] + 0.2
+    assert results["data"]["train"]["steps"] == sum(
+        results["data"]["train"][f"label {label}"] for label in (-1, 0, 1)
     )
     assert len(logged(trained, "eval_macro_f1")) == 4
     description = read_description(trained / "model")
     assert (
-        description.temperature == found["temperature"] and description.pair_format.max_length == 64
+        description.temperature == results["temperature"]
+        and description.pair_format.max_length == 64
     )
     # A server can read that its classes are a distribution.
     config = read_json(trained / "model" / "config.json")
@@ -127,7 +128,7 @@ def test_it_learns_and_everything_is_written(trained):
     assert min(scores[:10]) > 0.5 > max(scores[10:])
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(
+def test_interrupted_runs_resume_to_the_same_weights_and_metrics(
     folder, trained, monkeypatch, capsys
 ):
     output = folder / "interrupted"
@@ -153,10 +154,10 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(
     for _ in range(2):
         assert run(folder, output) == 0
         assert read_json(output / "results.json") == read_json(trained / "results.json")
-        expected, found = (
+        expected, resumed = (
             load_file(each / "model" / "model.safetensors") for each in (trained, output)
         )
-        assert all(torch.equal(expected[name], found[name]) for name in expected)
+        assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
 def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
@@ -171,7 +172,7 @@ def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
         assert cut["grad_norm"] == pytest.approx(line["grad_norm"], rel=1e-2)
 
 
-def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(folder):
+def test_a_decoder_with_full_context_stops_without_improvement(folder):
     output = folder / "decoder"
     options = {
         "model.path": folder / "llama",

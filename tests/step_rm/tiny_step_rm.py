@@ -55,8 +55,7 @@ def bert_tokenizer():
 
 
 def byte_tokenizer(single=None, pair=None):
-    """Build a tokenizer of one token per byte, with the templates of a model for one text and for
-    two, or none."""
+    """Build a tokenizer of one token per byte, with templates for one text and a pair, or none."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<pad>", "<s>", "</s>"]
     tokenizer = Tokenizer(

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of mathematics and code: rows, prompts, and what their own gold answers and
-solutions are worth."""
+"""Benchmarks of math and code: rows, prompts, verdicts on their gold answers and solutions."""
 
 import asyncio
 import random
@@ -31,8 +30,7 @@ LIVE = {
 
 
 def invented(name, folder=SAMPLES):
-    """Return the task without the number of rows that were published, and its problems among the
-    invented rows."""
+    """Return the task without its published number of rows, and its problems of invented rows."""
     task = without_published_rows(load_task(name))
     return task, load_problems(task, folder)
 
@@ -74,7 +72,7 @@ def fenced(program):
 
 
 @pytest.mark.parametrize("name", task_names())
-def test_every_row_of_a_task_is_a_problem_that_its_prompt_shows(name):
+def test_every_row_is_a_problem_that_its_prompt_shows(name):
     task, problems = rows_of(name)
     assert problems
     for problem in problems.values():
@@ -85,9 +83,9 @@ def test_every_row_of_a_task_is_a_problem_that_its_prompt_shows(name):
 
 @pytest.mark.parametrize("name", [*MATH, *CHOICE, *NEW_MATH, "gpqa_diamond"])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
-    task, found = rows_of(name)
+    task, by_id = rows_of(name)
     # An eighth of the 7,596 rows of StressTest.
-    problems = list(found.values())[:: 8 if len(found) > 5000 else 1]
+    problems = list(by_id.values())[:: 8 if len(by_id) > 5000 else 1]
     golds = judge(task, [(problem, stated(task, problem.gold)) for problem in problems])
     assert [
         problem.gold
@@ -108,9 +106,9 @@ def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "livecodebench_v2"])
 def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
-    task, found = rows_of(name)
+    task, by_id = rows_of(name)
     if name in INVENTED:
-        programs = [LIVE[problem] for problem in found]
+        programs = [LIVE[problem] for problem in by_id]
     else:
         (path,) = task.source.local["test"]
         rows = [row for _, row in read_source(data_folder(path) / path)]
@@ -118,7 +116,7 @@ def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
             row["code"] if name == "mbpp" else row["prompt"] + row["canonical_solution"]
             for row in rows
         ]
-    problems = list(found.values())
+    problems = list(by_id.values())
     for verdict in judge(task, zip(problems, map(fenced, programs), strict=True)):
         assert verdict.correct, verdict.detail
     verdicts = judge(task, zip(problems, map(fenced, programs[1:] + programs[:1]), strict=True))
@@ -127,8 +125,7 @@ def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
 
 @pytest.mark.parametrize("name", [*MATH, *CODE])
 def test_a_benchmark_ends_its_prompt_as_prime_does(name):
-    """The bytes that the released models were trained on, the space at the end of a line
-    included."""
+    """Compare the bytes that the released models saw, including a space at the end of a line."""
     task = load_task(name)
     math = "\n\nPresent the answer in LaTex format: \\boxed{Your answer}"
     code = (
@@ -210,7 +207,7 @@ def test_several_answers_and_units_of_olympiadbench(answer, unit, right, wrong):
         ("\\boxed{4.5e33}", ["4.5 \\times 10^{33}", "4.5\\cdot10^{33} \\text{ erg}"], ["4.5"]),
     ],
 )
-def test_gold_answers_of_minerva_are_boxed_and_written_as_in_python(solution, right, wrong):
+def test_minerva_gold_answers_are_boxed_and_may_be_python(solution, right, wrong):
     task = load_task("minerva_math")
     row = {"problem": "p", "type": "t", "idx": 3, "solution": solution}
     problem = task.problem(row)
@@ -221,7 +218,7 @@ def test_gold_answers_of_minerva_are_boxed_and_written_as_in_python(solution, ri
         task.problem({**row, "solution": "about 3"})
 
 
-def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(
+def test_the_quickstart_task_has_its_held_out_problems_and_prompts(
     tmp_path,
 ):
     task = load_task("last_digit_chain")

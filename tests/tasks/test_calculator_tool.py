@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calculator: results are Python's, and whatever else is written is one counted outcome and one
-line."""
+"""The calculator: Python's results, and one counted outcome and line for all other input."""
 
 import asyncio
 import json
@@ -60,7 +59,7 @@ def test_any_text_has_a_number_or_an_outcome(text):
         assert refused.outcome in ("malformed", "error")
 
 
-def test_verls_loop_calls_it_and_counts_every_outcome_of_a_trajectory(tmp_path):
+def test_verls_loop_counts_every_outcome_of_a_trajectory(tmp_path):
     config = {"type": "native", "rewards": {"result": 0.25, "malformed": -0.5}}
     tool = {"class_name": "prime_ext.tasks.calculator_tool.CalculatorTool", "config": config}
     (tmp_path / "tools.yaml").write_text(json.dumps({"tools": [tool]}))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task of the quickstart: problems, demonstrators, the rule that checks steps, the outcome
-rule."""
+"""The quickstart's task: problems, demonstrators, the rule for steps, the rule for outcomes."""
 
 import asyncio
 import random
@@ -22,14 +21,14 @@ problems = st.builds(
 
 
 @given(problems)
-def test_a_prompt_reads_back_as_its_problem_and_a_right_demonstrator_as_right(problem):
+def test_prompts_read_back_and_correct_demonstrators_are_judged_correct(problem):
     assert task.parse_prompt(problem.prompt) == problem
     response = demonstrators.solve(problem)
     assert task.outcome_reward(response, str(problem.answer)) == 1.0
     assert all(check.locally_right for check in demonstrators.check_steps(problem.prompt, response))
 
 
-def test_other_text_is_not_a_prompt_and_too_many_problems_are_refused():
+def test_other_prompts_and_too_many_problems_are_refused():
     for prompt in ("", "3?", "3*9", "3*9+6 ?", "13*9?", "3/9?", "3*9?4"):
         with pytest.raises(ValueError, match="not a last-digit chain"):
             task.parse_prompt(prompt)
@@ -110,7 +109,7 @@ def test_local_correctness_of_single_steps(response, right):
         ("3", 0.0),
     ],
 )
-def test_the_outcome_is_what_the_last_box_holds_in_training_too(response, reward):
+def test_the_outcome_is_the_last_box_in_training_too(response, reward):
     assert task.outcome_reward(response, "3") == reward
     extra_info = {"raw_prompt": [{"role": "user", "content": "3*9+6?"}]}
     assert asyncio.run(compute_score(task.DATA_SOURCE, response, "3", extra_info))["acc"] == reward

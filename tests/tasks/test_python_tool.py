@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python tool: programs run in the sandbox, and every ending is one counted outcome and one
-line."""
+"""The Python tool: programs run in the sandbox; every ending is one counted outcome and line."""
 
 import asyncio
 from types import SimpleNamespace
@@ -34,8 +33,8 @@ def call(tool, parameters, data=None):
     ],
 )
 def test_every_ending_is_told(tool, code, told, outcome):
-    text, reward, found = call(tool, {"code": code})
-    assert found == outcome and reward == TOOL["rewards"].get(outcome, 0.0)
+    text, reward, actual = call(tool, {"code": code})
+    assert actual == outcome and reward == TOOL["rewards"].get(outcome, 0.0)
     assert text == told if "Permission" not in told else told in text
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task files and their rows: what a file may say, and one line for every mistake."""
+"""Task files and their rows: what a file may contain, and one line for every mistake."""
 
 import json
 
@@ -221,7 +221,7 @@ def _changed(path, value, name):
         ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
     ],
 )
-def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, value, message):
+def test_every_mistake_is_one_line_with_its_key(tmp_path, name, path, value, message):
     refused(write(tmp_path, _changed(path, value, name)), message)
 
 
@@ -238,18 +238,15 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
         ("1: a", "1 must be strings"),
     ],
 )
-def test_mistakes_in_a_file_that_extends_another_or_is_no_mapping_are_one_line(
-    tmp_path, content, message
-):
+def test_bad_extensions_and_malformed_files_are_one_line(tmp_path, content, message):
     refused(
         write(tmp_path, {"name": "mine", **content} if isinstance(content, dict) else content),
         message,
     )
 
 
-def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
-    # aime2022 extends a task itself. The keys of the source are taken one by one, all others as a
-    # whole.
+def test_a_file_may_hold_only_its_differences_from_another(tmp_path):
+    # aime2022 itself extends a task. Keys of the source are merged, all others replaced whole.
     extended = {
         "name": "mine",
         "extends": "aime2022",
@@ -306,9 +303,7 @@ ROWS = [
         (ROWS, None),
     ],
 )
-def test_only_rows_of_the_task_are_read_and_data_that_do_not_fit_are_one_line(
-    tmp_path, rows, message
-):
+def test_rows_of_other_tasks_are_skipped_and_bad_data_refused(tmp_path, rows, message):
     mine = load_task(write(tmp_path, MINE))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if message is None:

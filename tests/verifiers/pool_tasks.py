@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks for the workers of the pool's tests, in a module of its own, which spawned workers can
-import."""
+"""Tasks for the pool's tests, in a module of their own that spawned workers can import."""
 
 import os
 import signal

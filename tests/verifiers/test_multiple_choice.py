@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple choice: an answer counts where it is stated, and ambiguity does not count as an
-answer."""
+"""Multiple choice: stated answers count, and ambiguous ones do not count as answers."""
 
 import time
 
@@ -105,7 +104,7 @@ def test_an_option_that_does_not_exist_is_wrong():
     assert verdict.outcome is Outcome.WRONG and verdict.detail == "there is no option 3"
 
 
-def test_every_form_of_gold_answer_and_an_error_for_what_is_no_option():
+def test_every_form_of_gold_answer_is_read_or_refused():
     verifier = MultipleChoiceVerifier(NLI)
     for gold in (
         2,

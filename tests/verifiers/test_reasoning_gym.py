@@ -75,9 +75,7 @@ def test_gold_answers_of_all_tasks_score_1(verifier, golds):
 
 
 @pytest.mark.slow
-def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(
-    verifier, golds, tmp_path
-):
+def test_wrong_and_hostile_answers_are_wrong_and_run_nothing(verifier, golds, tmp_path):
     code = f"[__import__('pathlib').Path('{tmp_path}/canary').touch()]"
     for answer in (
         "zzz",
@@ -99,9 +97,7 @@ def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(
     }
 
 
-def test_a_late_scorer_is_a_failure_of_the_grader_and_an_answer_that_it_cannot_read_is_wrong(
-    verifier, golds
-):
+def test_late_scorers_fail_and_unreadable_answers_are_wrong(verifier, golds):
     for grader, task, answer, outcome, score, said in (
         (
             verifier,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promises of the worker pool: every task ends in a value or a failure, whatever happens to its
-worker."""
+"""The worker pool: every task ends in a value or a failure, whatever happens to its worker."""
 
 import os
 import signal
@@ -36,7 +35,7 @@ def pool():
 
 
 @pytest.mark.parametrize("task", [forever, stuck_in_c])
-def test_a_task_past_its_time_limit_is_killed_and_only_that_one(pool, task):
+def test_only_the_task_past_its_time_limit_is_killed(pool, task):
     stuck = pool.submit(task, time_limit=0.5)
     others = [pool.submit(double, x) for x in range(20)]
     assert stuck.result().outcome is Outcome.TIMEOUT
@@ -48,7 +47,7 @@ def test_waiting_in_the_queue_does_not_count(pool):
     assert not [future.result() for future in futures if isinstance(future.result(), Failure)]
 
 
-def test_memory_beyond_the_limit_an_exception_and_what_does_not_pickle_are_failures(pool):
+def test_excess_memory_exceptions_and_unpicklable_values_are_failures(pool):
     assert pool.run(hungry).outcome is Outcome.OUT_OF_MEMORY
     assert pool.run(fails) == Failure(Outcome.ERROR, "KeyError: 'lost'")
     for unpicklable in (lambda: 1, threading.Lock):
@@ -63,7 +62,7 @@ def test_a_task_whose_worker_is_killed_is_tried_once_more(pool, tmp_path):
 
 
 @pytest.mark.parametrize("tasks", [60, 0])
-def test_workers_killed_from_outside_in_mid_batch_or_idle_lose_no_task(tasks):
+def test_workers_killed_from_outside_lose_no_task(tasks):
     with WorkerPool(2, time_limit=30.0) as pool:
         seen = {pool.run(nap, 0.05) for _ in range(8)}
         futures = [pool.submit(nap, 0.05) for _ in range(tasks)]
@@ -74,7 +73,7 @@ def test_workers_killed_from_outside_in_mid_batch_or_idle_lose_no_task(tasks):
         assert pool.run(double, 3) == 6
 
 
-def test_workers_that_cannot_start_are_a_failure_and_those_with_many_tasks_are_replaced(
+def test_workers_that_cannot_start_fail_and_old_ones_are_replaced(
     monkeypatch,
 ):
     with WorkerPool(1, warm_up="no_such_module:warm_up") as pool:

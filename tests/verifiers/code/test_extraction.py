@@ -50,8 +50,8 @@ PROGRAMS = st.text(alphabet=st.characters(exclude_characters="`~\r", exclude_cat
 
 @given(st.lists(PROGRAMS, min_size=1, max_size=4))
 def test_what_was_fenced_comes_back(programs):
-    found = extract_program("\n".join(f"```python\n{program}\n```" for program in programs))
-    assert found == (f"{programs[-1]}\n" if programs[-1].strip() else None)
+    extracted = extract_program("\n".join(f"```python\n{program}\n```" for program in programs))
+    assert extracted == (f"{programs[-1]}\n" if programs[-1].strip() else None)
 
 
 def test_time_is_linear():

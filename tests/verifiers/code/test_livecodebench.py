@@ -53,7 +53,7 @@ class Opens:
         return open, (self.path, "w")
 
 
-def test_a_pickled_text_is_read_and_what_would_run_something_does_not(tmp_path):
+def test_pickled_texts_are_read_and_other_pickles_run_nothing(tmp_path):
     for text in ("", "a", "ä\n" * 300, "x" * 70_000):
         assert unpickle_text(pickle.dumps(text)) == text
     hostile = pickle.dumps(Opens(str(tmp_path / "ran")))

@@ -36,7 +36,7 @@ def test_standard_input_as_dict_or_as_json():
     ("inputs", "outputs", "tests"),
     [
         (['[1, 2]\n"x"'], ["[3]"], [(([1, 2], "x"), ([3],))]),
-        # Whether [3] is the result or holds it is not said: either counts.
+        # [3] may be the result or hold it: either counts.
         ([[1, 2], [3, 4]], [[3], 7], [((1, 2), ([3], 3)), ((3, 4), (7,))]),
     ],
 )

@@ -23,8 +23,7 @@ def verifier():
 
 @pytest.fixture
 def hasty(verifier):
-    """Return a verifier for programs that never end; others have many times the time that they
-    need."""
+    """Return a verifier for programs that never end; others need a small part of its time."""
     return CodeVerifier(verifier.sandbox, limits=Limits(seconds=3.0, memory_bytes=512 << 20))
 
 
@@ -39,12 +38,12 @@ class TestStandardInput:
         assert verdict.correct and verdict.score == 1.0 and verdict.detail == "4 of 4 tests passed"
         assert verdict.extracted == ADD + "\n"
 
-    def test_the_first_failure_is_named_and_the_fraction_counts_every_test(self, verifier):
+    def test_the_first_failure_is_named_and_every_test_counts(self, verifier):
         program = "a, b = map(int, input().split())\nprint(a + b if a != 5 else 0)"
         for reward, score in (("all", 0.0), ("fraction", 0.75)):
             verdict = judge(verifier, program, SUM, reward=reward)
-            found = (verdict.outcome, verdict.score, verdict.detail)
-            assert found == (Outcome.WRONG, score, "test 3 of 4: wrong output")
+            judged = (verdict.outcome, verdict.score, verdict.detail)
+            assert judged == (Outcome.WRONG, score, "test 3 of 4: wrong output")
 
     def test_a_test_that_hangs_does_not_spoil_the_next(self, hasty):
         program = "a, b = map(int, input().split())\nwhile a == 5: pass\nprint(a + b)"

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that hung, crashed, fooled or executed code in some grader, and programs that write
-endless more of them."""
+"""Answers that hung, crashed, fooled or ran code in some grader, and generators of more."""
 
 import random
 
 MARKER = "prime_ext_was_here"
 
-# One a word: towers; factorials, binomials, sums; undefined values; what the grammar or sympy would
-# misread.
+# One a word: towers; factorials, binomials, sums; undefined values; text that parsers misread.
 SHORT = r"""
     9^{9^{9^9}} 9^{9^{9^{9^{9}}}} ((9^9)^{9999})^{9999} ((9**9)**9999)**9999 10^{1000000}
     2^{2^{2^{2^{99}}}}
@@ -105,8 +103,7 @@ def _large() -> list[str]:
 
 
 def hostile_answers(marker: str = MARKER) -> list[str]:
-    """Return fixed hostile answers; executing one of the payloads would create the file
-    ``marker``."""
+    """Return fixed hostile answers; a payload that is executed creates the file ``marker``."""
     payloads = [line.replace("MARKER", marker) for line in PAYLOADS.strip().splitlines()]
     repeated = [piece * (60_000 // len(piece)) for piece in REPEATED]
     nested = [opened * times + inside + closed * times for opened, inside, closed, times in NESTED]

@@ -55,8 +55,8 @@ def test_what_a_style_takes_for_the_answer(style, response, answer):
 
 
 def test_too_many_different_boxes_in_one_statement_are_no_answer():
-    found = extract(", ".join(rf"\boxed{{{guess}}}" for guess in range(11)))
-    assert found.answer is None and "more than 10" in found.rule
+    extraction = extract(", ".join(rf"\boxed{{{guess}}}" for guess in range(11)))
+    assert extraction.answer is None and "more than 10" in extraction.rule
 
 
 def test_an_unknown_style_is_refused_by_name():

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The surface form of an answer, and numbers read exactly, where the labeled pairs do not show
-it."""
+"""The surface form of answers, and numbers read exactly, in addition to the labeled pairs."""
 
 from fractions import Fraction
 

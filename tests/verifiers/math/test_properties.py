@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of all answers: no exceptions, no false positives for changed numbers, typography
-means nothing."""
+"""Properties of all answers: no exceptions, changed numbers are wrong, typography is ignored."""
 
 from fractions import Fraction
 
@@ -13,8 +12,7 @@ from prime_ext.verifiers.math.math_verifier import decide
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 
-# Text as a policy that looks for holes would write it: LaTeX pieces in any order, and anything
-# else.
+# Text that a policy could try as a loophole: LaTeX pieces in any order, and anything else.
 PIECES = st.sampled_from(
     r"\boxed{ \frac \sqrt \text{ \left( \right] \pm \cup \infty \pi \le \in \approx"
     r" \begin{pmatrix} "

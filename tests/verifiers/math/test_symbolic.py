@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computer algebra in isolation: the quick reader against the full parser, exactness, and what is
-not understood."""
+"""Computer algebra in isolation: quick reader and full parser, exactness, unreadable input."""
 
 import json
 from pathlib import Path
@@ -33,12 +32,14 @@ def read(text, mode):
 
 
 @pytest.mark.slow
-def test_the_quick_mode_agrees_with_the_slow_one_wherever_it_succeeds():
+def test_the_quick_mode_agrees_with_the_slow_one():
     texts = [_latex(text) for text in TEXTS if refusal(text) is None]
-    quick = {text: found for text in texts if (found := read(text, PredictionMode.SLL)) is not None}
+    quick = {
+        text: answer for text in texts if (answer := read(text, PredictionMode.SLL)) is not None
+    }
     assert len(quick) > 400
     assert {
-        text: found for text, found in quick.items() if read(text, PredictionMode.LL) != found
+        text: answer for text, answer in quick.items() if read(text, PredictionMode.LL) != answer
     } == {}
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile programs. Each prints BREACH or leaves the marker file if it gets what it wants.
+"""Hostile programs; each prints BREACH or leaves the marker file if it gets what it wants.
+
 :func:`filled` fills in the upper-case names: MARKER a path that must not come to exist, SECRET a
 file that must not be read, PARENT the client's process, SERVER the fork server, BASE the directory
-of all runs."""
+of all runs.
+"""
 
 # One program per line, however long, is easier to read than wrapped ones.
 # ruff: noqa: E501
@@ -154,8 +156,7 @@ def filled(program: str, **values: object) -> str:
     return Template(program).substitute({name: str(value) for name, value in values.items()})
 
 
-# Against a problem that asks for a function: each must fail the assertions of `answer(1) ==
-# 31415926`.
+# For a problem that asks for a function: each must fail the assertion `answer(1) == 31415926`.
 CHEATS = {
     "equal to everything": (
         "class Any:\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n"

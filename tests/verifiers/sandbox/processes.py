@@ -20,16 +20,15 @@ def alive(process: int) -> bool:
 
 
 def processes_of(marker: str) -> list[int]:
-    """Return the processes whose command line holds the text: a server and its children name the
-    server's directory."""
-    found = []
+    """Return processes whose command line has the text; a server's children share its directory."""
+    processes = []
     for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
             if marker.encode() in Path(f"/proc/{process}/cmdline").read_bytes() and alive(process):
-                found.append(process)
+                processes.append(process)
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return processes
 
 
 def wait_until(condition, seconds: float = 600.0) -> bool:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every attack is contained: nothing is read, written or started outside, nothing survives, the
-server lives on."""
+"""Contained attacks: nothing is read, written, started or left, and the server lives on."""
 
 import asyncio
 import os

@@ -125,7 +125,7 @@ def test_runs_at_the_same_time_leave_no_descriptors(sandbox):
     )
 
 
-def test_a_server_killed_in_mid_run_takes_the_run_with_it_and_costs_nothing():
+def test_a_killed_server_ends_its_run_and_loses_no_task():
     with Sandbox(workers=1) as sandbox:
         server = server_of(sandbox)
         future = sandbox.submit("import time; time.sleep(1); print(7)")
@@ -208,7 +208,7 @@ def test_a_server_that_does_not_start_says_why(monkeypatch):
         Sandbox()
 
 
-def test_a_child_that_could_not_start_is_a_failure_of_the_sandbox():
+def test_children_that_cannot_start_are_sandbox_failures():
     empty = client._open_file(b"")
     for content, expected in ((harness.STARTED, Ending.FAILED), (b"", Ending.SANDBOX_FAILURE)):
         files = [empty, empty, empty, client._open_file(content), empty]
