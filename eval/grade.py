@@ -27,6 +27,8 @@ from eval.results import (
 from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.modules import import_modules
 from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
@@ -94,13 +96,17 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     return sum(judged(old.rows.get(key)) != judged(row) for key, row in new.rows.items())
 
 
-@command("grade")
+@command("grade", SettingsError)
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True, help="folder of eval.run")
-    folder = parser.parse_args(words).run
+    own = "modules with verifiers of your own, as in eval.run"
+    parser.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=own)
+    options = parser.parse_args(words)
+    folder = options.run
+    import_modules(options.modules)
     results, changed = regrade(folder)
     for name, number in changed.items():
         print(f"{name}: {number} verdicts are not what they were")

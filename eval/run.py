@@ -2,15 +2,14 @@
 """Evaluate a model with one command, on benchmarks of math, code and numeric reasoning.
 
     python -m eval.run --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
-    python -m eval.run --model MODEL --tasks aime2024 --decoding recommended \\
-        --output ...    16 responses per problem
+    python -m eval.run --model MODEL --tasks aime2024 --decoding recommended --output ...
     python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
-    python -m eval.run --model MODEL --tasks math500 --show-prompt    what the model sees
+    python -m eval.run --model MODEL --tasks math500 --show-prompt
     python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
     python -m eval.run --list
 
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
-transformers. Interrupted in any way, the same command goes on where it was.
+transformers. Interrupted in any way, the same command continues from there.
 `python -m eval.grade --run FOLDER` judges the responses of a folder again without a model. Exits
 with 1 if responses failed (the same command tries them again), with 2 and one line if nothing can
 be done. See docs/reference/evaluation.md.
@@ -43,6 +42,8 @@ from eval.results import (
 )
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.modules import import_modules
 from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.task_file import load_task, task_names
@@ -76,6 +77,8 @@ def parser() -> argparse.ArgumentParser:
     add = top.add_argument_group("what is measured").add_argument
     names = f"names, reasoning_gym:TASK, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
     add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
+    own = "modules with verifiers of your own, as in training"
+    add("--modules", nargs="+", default=[], metavar="MODULE", help=own)
     add("--list", action="store_true", help="list all tasks and end")
     add("--data", type=Path, help="folder with local files; default: the Hugging Face hub")
     add("--split", help="of the data; default: the one that is evaluated")
@@ -284,7 +287,7 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
     return 1 if failed else 0
 
 
-@command("eval.run")
+@command("eval.run", SettingsError)
 def main(
     words: Sequence[str] | None = None,
     open_backend: Callable[[argparse.Namespace], Backend] = backend_from_arguments,
@@ -292,6 +295,7 @@ def main(
     """Run the command; ``open_backend`` opens the backend of its options."""
     top = parser()
     options = top.parse_args(words)
+    import_modules(options.modules)
     if options.list:
         list_tasks()
         return 0

@@ -276,8 +276,7 @@ Targets = list[tuple[float, torch.Tensor]]  # weights and logits (B, T, V) of wh
 
 
 class Trainer:
-    """One run; all models start from the same weights. Three generators depend on the seed (problems, what the PRM
-    draws, sampling), so all methods get the same problems, and a PRM with the weight 0 changes nothing."""
+    """One run. Its three random generators depend on the seed alone, so that all methods get the same problems."""
 
     def __init__(self, task: Any, settings: Mapping[str, Any], seed: int, start: str | Path, device: str = "cpu"):
         self.task = task

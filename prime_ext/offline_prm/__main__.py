@@ -3,8 +3,8 @@
 
 It works with or without torchrun.
 
-    torchrun --standalone \\
-        --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL data.train_files=DATA.parquet
+    torchrun --standalone --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL \\
+        data.train_files=DATA.parquet
 
 Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks
 configuration and data, and stops before a model is loaded. Exits with 2 and one line when something

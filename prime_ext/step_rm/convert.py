@@ -2,8 +2,7 @@
 """``python -m prime_ext.step_rm.convert``: write labeled steps of data sets into one parquet file.
 
     python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl \\
-        --math-shepherd math-shepherd.jsonl \\
-        --output steps.parquet
+        --math-shepherd math-shepherd.jsonl --output steps.parquet
 
 Options of formats may be repeated and mixed; all files share one split by the hash of the question.
 Every row that cannot be read is one line on stderr. Exits with 2 and one line when nothing can be

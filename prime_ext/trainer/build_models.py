@@ -70,7 +70,7 @@ def prm_model(
 
 
 def build_average(section: DictConfig, decay: float) -> PolicyAverage:
-    """Build the policy's average from ``actor_rollout_ref``, on a like engine without updates."""
+    """Build the policy's average from ``actor_rollout_ref``, on an engine without updates."""
     # Averages in 16 bit would stand still: a step of the policy is smaller than their rounding.
     changes = {"fsdp_config": {"model_dtype": "fp32"}, "checkpoint": WEIGHTS_ONLY}
     actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, changes))

@@ -391,3 +391,33 @@ def test_regrading_refuses_missing_runs_and_gold_answers_of_other_types(whole, t
         assert grade.main(["--run", str(folder)]) == 2
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1
+
+
+OWN_VERIFIER = """\
+from prime_ext import extend
+from prime_ext.verifiers.verdict import correct, wrong
+
+@extend.verifier("short", "my_data/*")
+class Short:
+    async def averify(self, response, gold):
+        return (correct if len(response) < int(gold) else wrong)(response, 0.0)
+"""
+
+
+def test_a_verifier_of_the_users_judges_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "judge_by_length.py").write_text(OWN_VERIFIER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
+    write_tasks(tmp_path)
+    mine = small_tasks.TASKS["sums"].replace("data_source: math500", "data_source: my_data/sums")
+    mine = mine.replace("accuracy, avg@4, pass@4, maj@4", "accuracy")
+    (tmp_path / "mine.yaml").write_text(f"name: mine\n{mine}")
+    words = ["--tasks", tmp_path / "mine.yaml", "--data", tmp_path, "--output", tmp_path / "out"]
+    own = ["--modules", "judge_by_length"]
+    assert run(*words, *own, backend=ScriptedBackend(lambda request: "1234567890")) == 0
+    # Gold answers are 1, 3, ... 23.
+    assert score_of(tmp_path / "out", "mine", "avg@1") == pytest.approx(7 / 12)
+    assert results_of(tmp_path / "out")["tasks"]["mine"]["grader"] == "short"
+    assert grade.main(["--run", str(tmp_path / "out"), *own]) == 0
+    assert run(*words, "--modules", "no_such_module") == 2
+    assert "modules: no_such_module cannot be imported" in capsys.readouterr().err
