@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stage that runs reference programs: tests that no program of several passes cannot judge a
-policy.
+"""The stage that removes problems whose tests no reference program passes.
 
-The programs are as hostile as any text of the internet: they run in the sandbox of
-:mod:`prime_ext.verifiers` only. Verdicts are kept in a file, so that an interrupted run continues.
+Such tests cannot judge a policy. The programs are as hostile as any text of the internet: they run
+only in the sandbox of :mod:`prime_ext.verifiers`. Verdicts are kept in a file, so that an
+interrupted run continues.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ FAILED = "solutions_fail"
 UNJUDGED = "unjudged"
 NONE = "no_solutions"
 FIELDS = ("key", "outcome", "detail", "grader_failure")
-# Options that decide about a verdict.
+# Options that affect a verdict.
 LIMITS = ("seconds", "seconds_per_problem", "memory_mb")
 _SHOWN = 120
 # A program and its tests as JSON.
@@ -40,7 +40,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class CheckSolutions(Stage):
-    """The options; ``settings/code.yaml`` says what they mean."""
+    """The options of the stage, which ``settings/code.yaml`` describes."""
 
     most_programs: PositiveInt = 3
     without_solutions: Literal["keep", "remove"] = "keep"
@@ -67,10 +67,9 @@ class CheckSolutions(Stage):
     def run(
         self, problems: Iterator[SourceProblem], run: StageRun
     ) -> Iterator[tuple[SourceProblem, Result]]:
-        """Run the programs of a batch at a time. SourceError: this machine cannot confine
-        programs."""
+        """Judge batch after batch. Raises SourceError: this machine cannot confine programs."""
         store = LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)
-        # What the sandbox could not judge is tried again.
+        # Programs that the sandbox could not judge are tried again.
         store.keep(lambda row: not row["grader_failure"])
         with ExitStack() as stack:
             stack.enter_context(store)
@@ -98,16 +97,16 @@ class CheckSolutions(Stage):
                 results[place] = Removal(NONE, "no Python 3 program")
             else:
                 results[place] = Changed(problem, {"kept without a Python program": 1})
-        found: dict[int, list[Row]] = {place: [] for place in code}
+        unsolved: dict[int, list[Row]] = {place: [] for place in code}
         for attempt in range(self.most_programs):
-            tried = [place for place in found if attempt < len(code[place].programs)]
+            tried = [place for place in unsolved if attempt < len(code[place].programs)]
             pairs = [(code[place].programs[attempt], code[place].ground_truth()) for place in tried]
             for place, verdict in zip(tried, verdicts_of(pairs), strict=True):
-                found[place].append(verdict)
+                unsolved[place].append(verdict)
                 if verdict["outcome"] == Outcome.CORRECT:
                     results[place] = Changed(code[place], {f"passed by program {attempt + 1}": 1})
-                    del found[place]
-        for place, verdicts in found.items():
+                    del unsolved[place]
+        for place, verdicts in unsolved.items():
             words = "; ".join(
                 f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts
             )

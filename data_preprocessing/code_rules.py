@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filters of code RL: problems that a text-only policy cannot be asked, or whose tests can
-judge no program; and which tests of a problem stay: not the cut ones, each once, none too large,
-and not too many.
+"""The filters of code RL: which problems stay, and which of their tests.
+
+:class:`CodeRules` removes problems that cannot be asked of a text-only policy, or whose tests
+cannot judge a program. :class:`CodeTests` removes cut, repeated and too large tests, and those
+beyond a limit.
 """
 
 import json
@@ -18,8 +20,7 @@ from data_preprocessing.math_rules import TOO_LONG
 from data_preprocessing.stages import Changed, Removal, Result, Rule, RuleStage, Stage, search
 from prime_ext.tasks.value_types import LISTED
 
-# Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their
-# own.
+# Codeforces cuts long tests and ends them with an ellipsis; short ones may have their own.
 _CUT_FROM = 200
 NO_TESTS = "no_tests"
 _IMAGE = re.compile(
@@ -47,7 +48,7 @@ def _find_mark(problem: CodeProblem, mark: str, words: str) -> str | None:
 
 
 def _contradiction(problem: CodeProblem, text: str) -> str | None:
-    """Name two tests of which no program passes both; None without such a pair."""
+    """Describe two tests that no program can pass together; None without such a pair."""
     wanted: dict[str, str] = {}
     for given, expected in zip(problem.inputs, problem.outputs, strict=True):
         output = " ".join(str(expected).split())
@@ -84,7 +85,7 @@ CODE_RULES = {
     ),
     "contradictory_tests": Rule("two outputs for one input", _contradiction),
 }
-# Apply to every split and whatever is chosen: without tests a row is of no use.
+# These apply to every split, whatever is chosen: a row without tests is useless.
 CODE_ALWAYS = ("unreadable_tests",)
 
 
@@ -102,8 +103,10 @@ class CodeRules(RuleStage):
 
 
 def spread(n: int, k: int) -> list[int]:
-    """Return ``k`` of ``n`` places, evenly, with the first and the last; all of them if ``n`` is at
-    most ``k``."""
+    """Return ``k`` evenly spread places of ``n``, or all of them if ``n <= k``.
+
+    They include the first and the last place; with ``k = 1`` only the first.
+    """
     if n <= k:
         return list(range(n))
     return [0] if k == 1 else [place * (n - 1) // (k - 1) for place in range(k)]
@@ -111,7 +114,7 @@ def spread(n: int, k: int) -> list[int]:
 
 @dataclass(frozen=True)
 class CodeTests(Stage):
-    """Limits of a problem's tests; ``settings/code.yaml`` says what they mean."""
+    """Limits of a problem's tests, which ``settings/code.yaml`` describes."""
 
     most_tests: PositiveInt = 20
     most_bytes: PositiveInt = 20_000
@@ -140,15 +143,15 @@ class CodeTests(Stage):
     def choose(
         self, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[list[int], Counter[str]]:
-        """Return the numbers of the tests that stay, and how many went and why.
+        """Return the numbers of the tests that stay, and counts of the others by reason.
 
-        Sets give the examples first, then tests in order of growing size or in none: of too many,
-        an even spread stays. If they are still too large together, the largest go first, of equal
-        ones the later.
+        The sources list the examples first, then tests in order of size or in no order. If there
+        are too many, an even spread stays. If these are too large together, the largest go first,
+        and of equal ones the later.
         """
         gone: Counter[str] = Counter()
         seen: set[str] = set()
-        # Bytes of those that are left, by number.
+        # Bytes of the tests that are left, by number.
         sizes: dict[int, int] = {}
         for number, pair in enumerate(zip(inputs, outputs, strict=True)):
             given = json.dumps(pair[0])

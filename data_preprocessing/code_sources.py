@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programming problems, and where those of RL come from: APPS, TACO, CodeContests and Codeforces.
+"""Programming problems and their sources: APPS, TACO, CodeContests and Codeforces.
 
 The columns are those on the Hugging Face hub of ``codeparrot/apps``, ``BAAI/TACO``,
 ``deepmind/code_contests`` and ``MatrixStudio/Codeforces-Python-Submissions``.
@@ -17,7 +17,7 @@ from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.cases import MalformedTests, PairProblem, parse_test_cases
 from prime_ext.verifiers.code.program_extraction import MAX_PROGRAM_CHARACTERS
 
-# Programs of one problem that are kept to be tried; CodeContests has hundreds.
+# Programs that are kept per problem to try its tests; CodeContests has hundreds.
 MOST_PROGRAMS = 8
 # CodeContests' number for Python 3; 1 is Python 2.
 _PYTHON_3 = 3
@@ -28,17 +28,18 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CodeProblem(SourceProblem):
-    """A problem, its tests and programs that are said to solve it; empty texts stand for what is
-    not there.
+    """A problem with its tests, and programs that are said to solve it.
+
+    Empty texts stand for missing parts.
 
     Attributes:
         inputs, outputs: of the tests, as in :mod:`prime_ext.verifiers.code.cases`.
         function: name of the function that the tests call; else they are standard input and output.
-        starter: code that the program is to begin with.
+        starter: code that the program has to begin with.
         programs: Python 3 programs that are said to be right. Nobody has looked at them: they may
             be hostile.
         unreadable: why the tests cannot be read.
-        marks: what columns of the source say of it: ``picture``, ``interactive``, ``file``.
+        marks: properties from columns of the source: ``picture``, ``interactive``, ``file``.
     """
 
     inputs: tuple[Any, ...] = ()
@@ -99,8 +100,7 @@ def _programs(found: Iterable[Any]) -> tuple[str, ...]:
 
 
 def apps_row(row: Mapping[str, Any]) -> Fields:
-    """Read a row of APPS or TACO: question, input_output and solutions as JSON, starter_code,
-    picture_num."""
+    """Read a row of APPS or TACO, whose ``input_output`` and ``solutions`` are JSON."""
     question = cell(row, "question")
     tests = cell(row, "input_output")
     starter = row.get("starter_code") or ""
@@ -123,8 +123,7 @@ def apps_row(row: Mapping[str, Any]) -> Fields:
 
 
 def code_contests_row(row: Mapping[str, Any]) -> Fields:
-    """Read a row of CodeContests: description; public, private and generated tests; solutions with
-    languages."""
+    """Read a CodeContests row: description, three columns of tests, solutions with languages."""
     description = cell(row, "description")
     _ = cell(row, "public_tests")
     pairs: dict[str, list[Any]] = {"inputs": [], "outputs": []}
@@ -148,8 +147,7 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
 
 
 def codeforces_row(row: Mapping[str, Any]) -> Fields:
-    """Read a problem of the Codeforces submissions: sections in order, examples, ``test_cases``,
-    accepted programs."""
+    """Read a Codeforces problem: sections in order, examples, ``test_cases``, accepted programs."""
     parts = [read_cell(cell(row, "problem-description"), "problem-description")]
     tests = cell(row, "test_cases") or []
     for heading, column in (("Input", "input-specification"), ("Output", "output-specification")):
@@ -181,12 +179,11 @@ def codeforces_row(row: Mapping[str, Any]) -> Fields:
 
 
 def join_submissions(rows: Numbered) -> Numbered:
-    """Join rows of submissions: yield the first of each problem, with programs that were accepted
-    for it.
+    """Yield one row per problem: its first submission, with the programs that were accepted.
 
     A problem is a ``contestId`` and an ``index``; a program counts if its ``verdict`` is OK and its
-    ``programmingLanguage`` a Python 3. Rows that name no problem are bad ones. The problems are in
-    memory.
+    ``programmingLanguage`` a Python 3. Rows that name no problem are bad ones. All problems are
+    held in memory.
     """
     problems: dict[str, tuple[int, dict[str, Any]]] = {}
     for number, row in rows:
@@ -218,7 +215,7 @@ CODE_SOURCES = (
         CodeProblem,
         apps_row,
         hub="codeparrot/apps",
-        # Its own loading is a script, which the datasets library no longer runs.
+        # Its loader is a script, which the datasets library no longer runs.
         hub_files={"train": "train.jsonl", "test": "test.jsonl"},
         local={"train": "apps/train.jsonl"},
         id_column="problem_id",
@@ -231,7 +228,7 @@ CODE_SOURCES = (
         hub="deepmind/code_contests",
         hub_splits={"train": "train", "validation": "valid", "test": "test"},
         local={"train": "codecontests/train.jsonl"},
-        # Names are not unique across sites; what the stages find counts.
+        # Names are not unique across sites, so only the stages look for duplicates.
     ),
     ProblemSource(
         "taco",

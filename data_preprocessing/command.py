@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared parts of the commands that make rows: options, exit codes, a line for what went wrong or
-each source."""
+"""Shared parts of the commands that make rows: options, exit codes, lines about sources."""
 
 import argparse
 import shutil
@@ -24,8 +23,10 @@ def build_parser(program: str, description: str | None) -> argparse.ArgumentPars
 
 
 def parse_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
-    """Return the files of ``NAME=FILE`` (split ``all``) and ``NAME:SPLIT=FILE`` by name and split,
-    else SourceError."""
+    """Return files by name and split from ``NAME=FILE`` (split ``all``) and ``NAME:SPLIT=FILE``.
+
+    Raises SourceError: a word has another form, or repeats a name with its split.
+    """
     files: dict[str, dict[str, Path]] = {}
     for word in words:
         target, _, path = word.partition("=")
@@ -70,9 +71,9 @@ def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 
 def print_sources(report: Mapping[str, Any]) -> None:
     """Print what became of the rows of each source of a report."""
-    for found in report["sources"]:
+    for source in report["sources"]:
         removed = (
-            ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
+            ", ".join(f"{name} {n}" for name, n in source["removed"].items()) or "nothing removed"
         )
-        name = f"{found['split']} {found['data_source']}"
-        print(f"{name}: {found['read']} rows, {removed}, {found['written']} written")
+        name = f"{source['split']} {source['data_source']}"
+        print(f"{name}: {source['read']} rows, {removed}, {source['written']} written")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stage that removes training problems which give away a problem of an evaluation task or of
-our own test split."""
+"""The stage that removes training problems which give away a test problem.
+
+Test problems are those of evaluation tasks and of our own splits other than ``train``.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +36,7 @@ def _check_known(name: str) -> str:
 
 @dataclass(frozen=True)
 class Decontaminate(Settings, Stage):
-    """The options; ``settings/gsm8k_math.yaml`` says what they mean. Tasks that are named must be
-    there."""
+    """The options, which ``settings/gsm8k_math.yaml`` describes; named tasks must have data."""
 
     tasks: Annotated[tuple[Annotated[str, AfterValidator(_check_known)], ...], LISTED] = (ALL,)
     data: str = ""
@@ -54,8 +55,7 @@ class Decontaminate(Settings, Stage):
     def run(
         self, problems: Iterator[SourceProblem], run: StageRun
     ) -> Iterator[tuple[SourceProblem, Result]]:
-        """Read all rows, then compare those of training. SourceError: a task that was named has no
-        data here."""
+        """Read all rows, then compare those of training. SourceError: a named task has no data."""
         tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
         rows = list(problems)
         if self.own_splits:
@@ -72,7 +72,7 @@ class Decontaminate(Settings, Stage):
             yield row, None if match is None else _removal(row.problem, match, tests)
 
     def _task_rows(self, data: Path | None) -> tuple[list[TestRow], list[str]]:
-        """Return the rows of the tasks, and lines on those that have no data here."""
+        """Return the rows of the tasks, and lines about tasks that have no data here."""
         rows: list[TestRow] = []
         missing = []
         for name in task_names() if ALL in self.tasks else self.tasks:
@@ -82,7 +82,7 @@ class Decontaminate(Settings, Stage):
             except SourceError as error:
                 if name in self.tasks:
                     raise SourceError(f"decontaminate.tasks: {error}") from error
-                # Neither the name of the task nor the place of the data, which is the machine's.
+                # Leave out the name of the task, and the folder of the data on this machine.
                 reason = str(error).partition(": ")[2]
                 reason = reason if data is None else reason.replace(f"{data}/", "")
                 missing.append(f"not compared with {name}: {reason}")
@@ -98,7 +98,7 @@ def _removal(text: str, match: tuple[str, float, int], tests: Sequence[TestRow])
     level, similarity, number = match
     task, row, texts = tests[number]
     shown = "\n".join(texts)[:MAX_SHOWN]
-    found = {
+    details = {
         "task": task,
         "task_row": row,
         "level": level,
@@ -106,4 +106,4 @@ def _removal(text: str, match: tuple[str, float, int], tests: Sequence[TestRow])
         "task_text": shown,
     }
     words = f"{task} {row}, {level} ({similarity:.2f}): {shown}"
-    return Removal(RULE, words, found | {"text": text[:MAX_SHOWN]})
+    return Removal(RULE, words, details | {"text": text[:MAX_SHOWN]})

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stage that removes duplicates among training problems: of every group of twins the first one
-stays.
+"""The stage that keeps only the first of duplicates among training problems.
 
 It reads the rows twice. First :func:`sketch` makes 33 keys of each text: a digest of its wording,
 the bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams.
 Then :func:`find_twins` compares each row, in order, with the rows that stay and share a key with
-it: exactly, so without false hits. A row goes if it is a twin of one that stays; being a twin is
-not passed on, so no chain of small differences removes what is different.
+it: exactly, so without false hits. A row goes if it is a twin of one that stays. Twins of removed
+rows may stay, so a chain of small differences does not remove a different text.
 
-Of near twins at the threshold, the keys propose the share ``1 - (1 - threshold**5) ** 16``; of
-n-gram twins about ``1 - (1 - J) ** 16``, J being the Jaccard similarity of their n-gram sets.
-Memory: 264 bytes a row, as much again while they are sorted, and the texts of the rows that share
+The keys propose the share ``1 - (1 - threshold**5) ** 16`` of near twins at the threshold, and
+about ``1 - (1 - J) ** 16`` of n-gram twins, J being the Jaccard similarity of their n-gram sets.
+Memory: 264 bytes a row, twice that while they are sorted, and the texts of the rows that share
 keys.
 """
 
@@ -50,21 +49,19 @@ TWIN_MEANING = {
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }
 N_NGRAM_KEYS = 16
-# Phrases of more rows than this name nothing ("print the answer modulo 1000000007").
+# Phrases of more rows than this are boilerplate ("print the answer modulo 1000000007").
 MOST_ROWS_OF_A_PHRASE = 100
-# Rows that stay and share a key are compared up to this number, so that families of near twins cost
-# no square.
+# Rows that are compared per key at most, so that families of near twins have no quadratic cost.
 MOST_COMPARED = 64
 
 
 def _key(data: bytes, space: bytes) -> int:
-    """Return 64 bits, never 0: that stands for no key."""
+    """Return 64 bits, never 0, which stands for a missing key."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=space).digest(), "big") or 1
 
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
-    """Return the keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where
-    there are fewer)."""
+    """Return the uint64 keys of a text: 1 of its wording, 1 per band, 16 of n-grams or else 0."""
     values = signature(shingles(text, mask_numbers=False)).hashvalues.reshape(BANDS, -1)
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
     ngrams = word_ngrams(text, settings.ngram)
@@ -77,8 +74,7 @@ def sketch(text: str, settings: Settings) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Compared:
-    """A row to compare: its text, its answer if twins must have the same (else empty), and its
-    name."""
+    """A row to compare: text, name, and its answer if twins must have the same (else empty)."""
 
     text: str
     answer: str = ""
@@ -88,11 +84,10 @@ class Compared:
 def twin_level(
     new: Compared, old: Compared, settings: Settings, levels: Sequence[str]
 ) -> tuple[str, float] | None:
-    """Return the most literal of the levels at which two rows are twins, with the similarity, or
-    None.
+    """Return the most literal level at which two rows are twins, and the similarity, or None.
 
     Rows with different answers are twins only if they are the same text but for white space: the
-    wording does not see the parentheses of ``8 / (4 / 2)``.
+    wording ignores the parentheses of ``8 / (4 / 2)``.
     """
     if new.answer != old.answer:
         same = "exact" in levels and new.text.split() == old.text.split()
@@ -113,8 +108,7 @@ def twin_level(
 
 
 def keep_shared_keys(keys: np.ndarray) -> np.ndarray:
-    """Return the keys with 0 in place of those that no other row has, and of phrases that too many
-    rows have."""
+    """Return a copy in which keys of a single row, and phrases of too many rows, are 0."""
     shared = keys.copy()
     groups: list[tuple[slice, int | None]] = [
         (slice(column, column + 1), None) for column in range(1 + BANDS)
@@ -133,10 +127,10 @@ def find_twins(
     settings: Settings,
     levels: Sequence[str] = TWIN_LEVELS,
 ) -> Iterator[tuple[Compared, str, float] | None]:
-    """Yield for each row its twin among those before it that stay, the most literal level and the
-    similarity, or None.
+    """Yield each row's twin among the earlier rows that stay, or None without one.
 
-    ``keys`` are those of :func:`sketch` for all rows, [rows, keys].
+    A twin comes with the most literal level and the similarity. ``keys`` are those of
+    :func:`sketch` for all rows, [rows, keys].
     """
     staying: dict[int, list[int]] = {}
     kept: dict[int, Compared] = {}
@@ -163,10 +157,10 @@ def find_twins(
 
 @dataclass(frozen=True)
 class Deduplicate(Settings, Stage):
-    """The options; ``settings/gsm8k_math.yaml`` says what they mean.
+    """The options, which ``settings/gsm8k_math.yaml`` describes.
 
     With ``same_answer``, twins of math problems must have the same answer, since another number or
-    sign makes another problem; the same text but for white space goes whatever its answer is.
+    sign makes another problem. Texts that differ only in white space are twins with any answers.
     """
 
     levels: Annotated[tuple[TwinLevel, ...], LISTED, Field(min_length=1)] = TWIN_LEVELS
@@ -204,7 +198,7 @@ class Deduplicate(Settings, Stage):
             if self.same_answer and isinstance(problem, MathProblem)
             else ""
         )
-        # A list, for JSON: what tells a problem from all others.
+        # A list, for JSON; it identifies the problem.
         return Compared(
             problem.problem, answer, [problem.data_source, problem.split, problem.index]
         )

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions of model stages, row by row: a dialogue is a generator that yields them and is sent the
-answers.
+"""Dialogues of model stages: generators that yield questions and are sent the answers.
 
     def rewriting(problem):
         for attempt in range(4):
@@ -10,8 +9,8 @@ answers.
                 return question
         return Removal("malformed", answer.text)
 
-A dialogue decides by nothing but its answers, which is all that resuming needs. Finished answers
-are kept in a file, so that none is asked for twice; the next run asks again for what failed.
+A dialogue depends on nothing but its answers, so a run can resume from them. Finished answers are
+kept in a file and never requested twice; the next run requests failed ones again.
 """
 
 import hashlib
@@ -51,8 +50,7 @@ def open_answers(path: Path) -> Iterator[LineFile]:
 
 @dataclass(frozen=True)
 class Ask:
-    """A question to the model, a chat. Each ``sample`` of several answers and each later
-    ``attempt`` has its seed."""
+    """A chat that asks the model; each ``sample`` and each ``attempt`` has its own seed."""
 
     prompt: Messages
     sample: int = 0
@@ -69,8 +67,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """The end of a dialogue whose question got no answer; ``refused``: the backend cannot be asked
-    this."""
+    """The end of a dialogue without an answer; ``refused``: the backend rejects the question."""
 
     detail: str
     refused: bool
@@ -82,8 +79,7 @@ Dialogue: TypeAlias = Generator[Sequence[Effect], list[Any], Result]
 
 
 class Interviewer:
-    """Runs dialogues and judges; counts answers ``asked`` of the backend and those ``found`` in the
-    store."""
+    """A runner of dialogues and judges; counts answers ``asked`` for and ``found`` in the store."""
 
     def __init__(self, backend: Backend, store: LineFile, sampling: Sampling, seed: int) -> None:
         self.asked = 0
@@ -96,8 +92,7 @@ class Interviewer:
         self._judges = Judges()
 
     def results(self, dialogues: Sequence[Dialogue[Result]]) -> list[Result | Unanswered]:
-        """Run all dialogues, a turn at a time, to their ends. SourceError: the backend takes none
-        of the questions."""
+        """Run all dialogues turn by turn. Raises SourceError: the backend rejects all questions."""
         results: dict[int, Result | Unanswered] = {}
         answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(dialogues)))
         while answers:
@@ -115,24 +110,23 @@ class Interviewer:
             )
             answers = {}
             for number, effects in waiting.items():
-                found = [next(said if isinstance(effect, Ask) else judged) for effect in effects]
-                failed = next((one for one in found if isinstance(one, Unanswered)), None)
+                replies = [next(said if isinstance(effect, Ask) else judged) for effect in effects]
+                failed = next((one for one in replies if isinstance(one, Unanswered)), None)
                 if failed is None:
-                    answers[number] = found
+                    answers[number] = replies
                 else:
                     dialogues[number].close()
                     results[number] = failed
         return [results[number] for number in range(len(dialogues))]
 
     def _responses(self, asks: Sequence[Ask]) -> list[Response | Unanswered]:
-        """Ask what the store does not have and the backend takes; the other questions are
-        refused."""
+        """Request the answers that the store lacks; refuse questions that the backend rejects."""
         requests: dict[str, Request] = {}
         keys = []
         for ask in asks:
             prompt = tuple(dict(message) for message in ask.prompt)
             seed = ask.seed(self._seed)
-            # An answer belongs to what was asked and of whom.
+            # An answer is valid for one question, one model and one way of sampling.
             named = [self._description, prompt, asdict(self._sampling), seed, ask.attempt]
             key = hashlib.blake2b(
                 json.dumps(named, sort_keys=True).encode(), digest_size=16

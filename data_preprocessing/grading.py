@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to the verifiers: is a response right, and is a gold answer one that they can use?"""
+"""Queries to the verifiers: is a response right, and can they use a gold answer?"""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ from prime_ext.verifiers.sources import (
 from prime_ext.verifiers.verdict import correct
 
 JUDGED_AT_A_TIME = 64
-# Equal to no gold answer, and nothing that rules decide. The time is enough for a busy machine.
+# It equals no gold answer, and rules cannot decide it. The time suffices on a busy machine.
 _NO_ANSWER = r"q_{0}+\sqrt{13}"
 _SECONDS = 60.0
 _PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
@@ -46,8 +46,7 @@ class Judge:
 
 
 class Judges:
-    """The verifiers of the sources, made when the first row needs them; UnknownSource where there
-    is none."""
+    """The verifiers of the sources, each made when first needed; UnknownSource without one."""
 
     def __init__(self) -> None:
         self._verifiers: dict[str, TaskVerifier] = {}
@@ -85,7 +84,7 @@ class Judges:
         except UnknownSource as error:
             return str(error).partition(";")[0]
         if task not in BUILT_IN:
-            # What a right response looks like only their verifier knows; but it must judge.
+            # Only their verifier can tell what a right response is, but it must judge.
             try:
                 await self.verdict(Judge(data_source, gold, gold, extra_info))
             except Exception as error:
@@ -126,14 +125,14 @@ class Judges:
 def check_gold(answer: str) -> str | None:
     """Return why the math verifier cannot judge by a gold answer; None if it can.
 
-    A box is read otherwise, or the verifier fails on a prediction that differs: algebra cannot read
-    the gold answer.
+    Either its box is read as another answer, or algebra cannot read it, so that the verifier fails
+    on a prediction that differs.
     """
     if _PLAIN_NUMBER.fullmatch(answer):
         return None
-    found = extract(f"\\boxed{{{answer}}}")
-    if found.answer != answer.strip():
-        return f"in a box it is read as {(found.answer or 'nothing')[:60]!r}"
+    boxed = extract(f"\\boxed{{{answer}}}")
+    if boxed.answer != answer.strip():
+        return f"in a box it is read as {(boxed.answer or 'nothing')[:60]!r}"
     if (failure := _failure(answer)) is not None:
         return failure
     # Members of a list are compared with those of a prediction.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The rule filter of math RL: problems that a text-only policy cannot be asked, or whose answer no
-verifier can judge.
+r"""The rule filter of math RL: problems that need more than text or cannot be judged.
 
-Rules are pure functions; the first that applies removes a problem and says what it saw. They follow
-the first stage of PRIME's data (arXiv 2502.01456, section on data), whose published script looks
-for substrings; where that is wrong ("records show that" does not ask for a proof, "action figures"
-are not a figure, ``P(A), P(B), P(C)`` is not multiple choice, ``\underline{a}`` is not a blank)
-these look closer, and never into the code of drawings.
+It removes problems that cannot be asked of a text-only policy, or whose answer no verifier can
+judge. Rules are pure functions; the first that applies removes a problem and records its evidence.
+They follow the first stage of PRIME's data (arXiv 2502.01456, section on data), whose published
+script looks for substrings. Where that is wrong ("records show that" does not ask for a proof,
+"action figures" are not a figure, ``P(A), P(B), P(C)`` is not multiple choice, ``\underline{a}`` is
+not a blank), these rules look closer, and never into the code of drawings.
 """
 
 import re
@@ -20,8 +20,7 @@ from prime_ext.tasks.value_types import LISTED
 
 MAX_CHARACTERS = 20_000
 
-# A figure that is meant, not a toy or a guess: "the figure", "Figure 2", "figure ABCD", "figure
-# shown".
+# A drawing, not a toy or a guess: "the figure", "Figure 2", "figure ABCD", "figure shown".
 _FIGURE = re.compile(
     r"\b(?:the|this|these|following|given|above|accompanying|adjoining|adjacent|shown|in)\s+(?:\d\s+)?figures?\b"
     r"|\bfigures?\s+(?:shown|below|above|\$|on\s+the|to\s+the|at\s+the)|\bfigure\s+\d"
@@ -68,8 +67,7 @@ def is_unbalanced(text: str) -> bool:
 
 
 def remove_drawings(text: str) -> str:
-    """Return a problem without the code of its drawings, whose labels and comments are not part of
-    what is asked."""
+    """Return a problem without the code of its drawings, whose texts are not part of it."""
     kept = []
     end = 0
     while (start := text.find("[asy]", end)) >= 0 and (close := text.find("[/asy]", start)) >= 0:
@@ -79,11 +77,11 @@ def remove_drawings(text: str) -> str:
 
 
 def _figure(problem: MathProblem, text: str) -> str | None:
-    found = search(_FIGURE, text)
-    # A drawing that is there as code can be read.
-    if found is None and "[asy]" not in problem.problem and "tikzpicture" not in text:
-        found = search(_SHOWN, text)
-    return found
+    evidence = search(_FIGURE, text)
+    # A drawing that is given as code can be read.
+    if evidence is None and "[asy]" not in problem.problem and "tikzpicture" not in text:
+        evidence = search(_SHOWN, text)
+    return evidence
 
 
 def _choice(problem: MathProblem, text: str) -> str | None:
@@ -139,7 +137,7 @@ MATH_RULES = {
         lambda row, text: check_gold(row.answer),
     ),
 }
-# Apply to every split and whatever is chosen: without an answer a row is of no use.
+# These apply to every split, whatever is chosen: a row without an answer is useless.
 MATH_ALWAYS = ("no_answer", "ungradable")
 
 

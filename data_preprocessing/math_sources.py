@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Math problems, and where those of RL come from: sets on the hub or in local files."""
+"""Math problems and their sources: sets on the hub or in local files."""
 
 import re
 from collections.abc import Mapping
@@ -20,8 +20,7 @@ _ANSWER_COLUMNS = ("answer", "expected_answer")
 
 @dataclass(frozen=True, slots=True)
 class MathProblem(SourceProblem):
-    """A problem, its solution as published and its final answer; both are empty if there is
-    none."""
+    """A problem, its published solution and its final answer; missing ones are empty."""
 
     solution: str
     answer: str
@@ -33,23 +32,21 @@ class MathProblem(SourceProblem):
 
 
 def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """Read problem, solution and answer (the number after ``####``, without separators) from
-    GSM8K's columns."""
+    """Read a row of GSM8K; the answer is the number after ``####``, without separators."""
     problem = _cell(row, "question")
     solution = _cell(row, "answer")
-    found = _GSM8K_ANSWER.search(solution)
+    match = _GSM8K_ANSWER.search(solution)
     return {
         "problem": problem,
         "solution": solution,
-        "answer": _THOUSANDS.sub("", found[1]) if found else "",
+        "answer": _THOUSANDS.sub("", match[1]) if match else "",
     }
 
 
 def read_solved(row: Mapping[str, Any]) -> dict[str, str]:
     r"""Read NuminaMath-CoT's columns, and those like them, as problem, solution and answer.
 
-    The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution
-    holds.
+    The answer is that of its column, or else the content of the last ``\boxed{}`` of the solution.
     """
     problem = _cell(row, *_PROBLEM_COLUMNS)
     solution = _read_optional(row, "solution")
@@ -65,8 +62,7 @@ def _cell(row: Mapping[str, Any], *columns: str) -> str:
 
 
 def _read_optional(row: Mapping[str, Any], *columns: str) -> str:
-    """Return the text of the first of the columns that is there and not empty; an empty text
-    without one."""
+    """Return the text of the first column that is present and not empty, or an empty text."""
     name = next(
         (name for name in columns if row.get(name) is not None and str(row[name]).strip()), None
     )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages over files of RL rows: what they keep goes to parquet files, what they remove is counted,
-listed and shown.
+"""Stages over files of RL rows, which write rows and report those that they remove.
 
-An interrupted run leaves no output. Stages that ask a language model lead a dialogue about every
-row.
+Kept rows go to parquet files; removed rows are counted, listed and shown. An interrupted run leaves
+no output. Stages that query a language model hold a dialogue about every row.
 """
 
 import argparse
@@ -30,7 +29,7 @@ from prime_ext.utils.rows import BadRow, SourceError, make_batches
 Row = dict[str, Any]
 Outcome = list[Row] | Removal
 Work = Callable[[Sequence[Row]], Sequence[Outcome]]
-# Rows asked about at a time.
+# Rows whose dialogues run together.
 CHUNK_ROWS = 500
 MODEL_RULES = {
     "refused": (
@@ -52,8 +51,7 @@ def check_row(raw: Mapping[str, Any], *place: object) -> Row:
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the schema that all rows of a file fit. Raises SourceError: it cannot be read, or
-    there is none."""
+    """Return the schema of all rows of a file. Raises SourceError: unreadable, or none fits."""
     if path.suffix == ".parquet":
         return read_parquet_schema(path)
     try:
@@ -73,8 +71,7 @@ def read_schema(path: Path) -> pa.Schema:
 
 
 def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Return the schema of a file with further fields in ``extra_info``; fields of these names are
-    replaced."""
+    """Return the schema of a file with fields added to ``extra_info``, or replaced there."""
     schema = read_schema(path)
     place = schema.get_field_index("extra_info")
     known = schema.field(place).type
@@ -86,8 +83,7 @@ def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
 
 
 def extract_problem(row: Mapping[str, Any]) -> str:
-    """Return what the user of a row asks, without the suffix that says how the answer is
-    written."""
+    """Return a row's question without the suffix about the form of the answer."""
     return str(row["prompt"][-1]["content"]).removesuffix(SUFFIXES.get(str(row["ability"]), ""))
 
 
@@ -108,10 +104,10 @@ def run_stage(
 
     Args:
         options: of :func:`stage_parser`.
-        work: returns for every row of a chunk the rows that come of it, or why it is removed.
+        work: returns for every row of a chunk its output rows, or why it is removed.
         title, rules, settings: of the report; the rules in its order.
         schema: returns the schema of the output of a file.
-        parse: turns what a file has at a number into a row.
+        parse: turns the content at a number of a file into a row.
     """
     outputs = name_outputs(options.input, options.output_dir)
     written = {}
@@ -143,8 +139,10 @@ def run_stage(
 
 
 def name_outputs(inputs: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """Return the output of each input, which has its name. Raises SourceError: it is missing or
-    would be replaced."""
+    """Return the output of each input, which has the input's name.
+
+    Raises SourceError: inputs share a name, are missing, or would be replaced.
+    """
     outputs = {path: folder / f"{path.name.split('.')[0]}.parquet" for path in inputs}
     if len(set(outputs.values())) < len(inputs):
         raise SourceError(
@@ -165,7 +163,7 @@ def name_outputs(inputs: Sequence[Path], folder: Path) -> dict[Path, Path]:
 def _work_on_chunk(
     work: Work, path: Path, chunk: Sequence[tuple[int, Row | BadRow]], tally: Tally, title: str
 ) -> Iterator[Row]:
-    """Yield the rows that come of a chunk, in order, and count the others."""
+    """Yield the output rows of a chunk, in order, and count the others."""
     outcomes = iter(work([row for _, row in chunk if not isinstance(row, BadRow)]))
     for number, row in chunk:
         if isinstance(row, BadRow):
@@ -196,10 +194,9 @@ def run_model_stage(
     settings: Mapping[str, Any],
     **stage: Any,
 ) -> int:
-    """Open the model and the answers, and run a stage (see :func:`run_stage`) with the dialogue
-    about every row.
+    """Run a stage (see :func:`run_stage`) that holds a dialogue with a model about every row.
 
-    ``dialogue`` gets the row and the model's name. SourceError: questions got no answer and
+    ``dialogue`` gets the row and the model's name. Raises SourceError: questions got no answer and
     ``--on-failure`` is stop.
     """
     if options.temperature < 0 or not 0 < options.top_p <= 1:
@@ -208,7 +205,7 @@ def run_model_stage(
             f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}"
         )
     how = {name: getattr(options, name) for name in ("temperature", "top_p", "max_new_tokens")}
-    # Mistakes in the files before a model is loaded.
+    # Find mistakes in the files before a model is loaded.
     name_outputs(options.input, options.output_dir)
     for path in options.input:
         stage.get("schema", read_schema)(path)
@@ -222,7 +219,9 @@ def run_model_stage(
         def work(rows: Sequence[Row]) -> list[Outcome]:
             results = interviewer.results([dialogue(row, str(model["model"])) for row in rows])
             failed = [
-                found for found in results if isinstance(found, Unanswered) and not found.refused
+                result
+                for result in results
+                if isinstance(result, Unanswered) and not result.refused
             ]
             if failed and options.on_failure == "stop":
                 raise SourceError(
@@ -232,11 +231,11 @@ def run_model_stage(
                 )
             return [
                 (
-                    Removal("refused" if found.refused else "unanswered", found.detail)
-                    if isinstance(found, Unanswered)
-                    else found
+                    Removal("refused" if result.refused else "unanswered", result.detail)
+                    if isinstance(result, Unanswered)
+                    else result
                 )
-                for found in results
+                for result in results
             ]
 
         settings = {"model": model, **settings, **how, "seed": options.sampling_seed}
@@ -252,8 +251,7 @@ def run_model_stage(
 def stage_parser(
     program: str, description: str | None, sampling: Sampling | None = None
 ) -> argparse.ArgumentParser:
-    """Return a parser with the options of every stage; with ``sampling``, their defaults, those of
-    a model too."""
+    """Return a parser of stage options and, with defaults in ``sampling``, of a model's."""
     top = build_parser(program, description)
     top.set_defaults(program=program)
     top.epilog = (

@@ -5,7 +5,7 @@
     python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json \\
         --output-dir data/qqa
 
-Rows, prompts and labels are what ``prime_ext/tasks/benchmarks/*.yaml`` say. Without --data-dir and
+Rows, prompts and labels follow ``prime_ext/tasks/benchmarks/*.yaml``. Without --data-dir and
 --input the files come from the Hugging Face hub. Any file may have EQUATE's columns (premise,
 hypothesis, label), Quantitative-101's (statement1, statement2, answer; question, Option1, Option2,
 answer) or MNLI's (sentence1, sentence2, gold_label).
@@ -65,8 +65,7 @@ class Place:
 
 
 def find_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:
-    """Return the files of a task by split: those that are given, else those below ``data_dir``,
-    else the hub's."""
+    """Return a task's files by split: the given ones, or those in ``data_dir`` or on the hub."""
     splits = task.source.places(local=data_dir is not None)
     if not given and not splits:
         lacks = "is not on the hub" if data_dir is None else "names no local file"
@@ -77,32 +76,33 @@ def find_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> 
 
 
 def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -> Iterator[Place]:
-    """Yield the rows of a task that fit it; print and count the others. SourceError: a file has no
-    usable row."""
+    """Yield usable rows; print and count bad ones. Raises SourceError: a file has no usable row."""
     for split, path in files.items():
         good = 0
-        # A row of another task may stand in the same file.
+        # The same file may contain rows of another task.
         rows = parse_rows(
             path, lambda row, *_: task.problem(row) if task.source.holds(row) else None
         )
-        for number, found in rows:
-            if found is None:
+        for number, problem in rows:
+            if problem is None:
                 continue
             counts["read"] += 1
-            if isinstance(found, BadRow):
-                print(f"{path} row {number}: {found}", file=sys.stderr)
-                counts["bad"][str(found)] += 1
+            if isinstance(problem, BadRow):
+                print(f"{path} row {number}: {problem}", file=sys.stderr)
+                counts["bad"][str(problem)] += 1
                 continue
             good += 1
-            yield Place(task, split, path, number, found)
+            yield Place(task, split, path, number, problem)
         if good == 0:
             reasons = "; ".join(counts["bad"]) or "it has no rows"
             raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
 
 
 def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]) -> list[Place]:
-    """Return every problem once, white space aside, and none with several answers; of several
-    splits that of test."""
+    """Return each problem once, white space aside, preferably from the test split.
+
+    Problems with several answers are left out.
+    """
     copies: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, place in enumerate(places):
         key = (place.task.name, *(" ".join(text.split()) for text in place.problem.fields.values()))
@@ -121,8 +121,7 @@ def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]
 
 
 def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
-    """Return the output that a row goes to. Raises SourceError: ``official`` without official
-    splits."""
+    """Return a row's output. Raises SourceError: ``official`` without official splits."""
     if options.splits == "test":
         return "test"
     if options.splits == "hashed":
@@ -203,15 +202,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for place, group, output in rows:
         counts[place.task.name]["written"][output][place.task.label(place.problem.gold)] += 1
         sides[group].add(output)
-    for found in counts.values():
-        found["bad"] = dict(found["bad"].most_common())
+    for count in counts.values():
+        count["bad"] = dict(count["bad"].most_common())
     chosen = ("splits", "prompt", "validation", "test", "seed")
     report = {
         "options": {"tasks": list(tasks), **{name: getattr(options, name) for name in chosen}},
         "tasks": counts,
         "groups": len(sides),
         "largest_group": max(Counter(groups).values()),
-        "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
+        "groups_on_several_sides": sum(len(outputs) > 1 for outputs in sides.values()),
     }
     names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
     refuse_leftovers(options.output_dir, names)
@@ -254,14 +253,14 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
     top.add_argument("--seed", type=int, default=0, help="of the split")
     top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
-    for name, found in run(top.parse_args(words))["tasks"].items():
+    for name, counts in run(top.parse_args(words))["tasks"].items():
         written = ", ".join(
-            f"{output} {labels.total()}" for output, labels in sorted(found["written"].items())
+            f"{output} {labels.total()}" for output, labels in sorted(counts["written"].items())
         )
-        published = found["published"]
-        read = found["read"]
+        published = counts["published"]
+        read = counts["read"]
         of = f" ({published} were published)" if published not in (None, read) else ""
-        print(f"{name}: {read} rows{of}, {sum(found['bad'].values())} bad, {written}")
+        print(f"{name}: {read} rows{of}, {sum(counts['bad'].values())} bad, {written}")
     return 0
 
 

@@ -13,10 +13,10 @@
         --source mine --split 0.9 --output-dir data/mine
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows,
-``removed.jsonl`` (every row that is not in them, why, and for duplicates and contaminated rows of
-what), ``choice.jsonl`` (what the math rules remove as multiple choice, for
-``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of them or none.
-Afterwards the files are validated as by ``data_preprocessing.validate``.
+``removed.jsonl`` (every other row with the reason, and its twin or test problem if it has one),
+``choice.jsonl`` (rows removed as multiple choice, for ``data_preprocessing.rewrite_choice``),
+``report.json`` and ``report.md``: all of them or none. Afterwards the files are validated as by
+``data_preprocessing.validate``.
 
 Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See
 docs/reference/data.md.
@@ -89,7 +89,7 @@ class SourceSettings:
 
 
 def _check_part(given: Any, check: Any) -> dict[str, Any]:
-    """Check a part of the settings, and return it in the order of the file without what is null."""
+    """Check a part of the settings; return it in the order of the file, without null values."""
     named = vars(check(given))
     return {name: named[name] for name in given if named[name] is not None}
 
@@ -103,10 +103,9 @@ _IN_ORDER = WrapValidator(_check_part)
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """The settings of a pipeline.
+    """The settings of a pipeline, which ``settings/gsm8k_math.yaml`` describes.
 
-    ``settings/gsm8k_math.yaml`` says what the keys mean. Of twins in two sources that of the first
-    stays.
+    If two sources have twins, that of the first source stays.
     """
 
     __pydantic_config__ = STRICT
@@ -120,8 +119,10 @@ class PipelineSettings:
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
-    """Read and check a file, with words such as ``stages.deduplicate.threshold=0.9`` put over it,
-    else SourceError."""
+    """Read a file with overrides such as ``stages.deduplicate.threshold=0.9`` and check it.
+
+    Raises SourceError: the file is missing, not YAML or wrong, or an override is wrong.
+    """
     if not path.is_file():
         raise SourceError(f"no settings at {path}")
     for word in overrides:
@@ -158,9 +159,9 @@ def run(
 ) -> list[Path]:
     """Run the pipeline and write all files or none. Returns the parquet files.
 
-    With ``files``, local ones by source and split, the other sources are left out. ``column``
-    stands for the column ``source`` of all rows. ``share`` of the training rows stay, by a hash of
-    the problem; the others are for testing.
+    With ``files``, local ones by source and split, the other sources are left out. ``column`` takes
+    the place of the column ``source`` in all rows. ``share`` of the training rows stay, by a hash
+    of the problem; the others are for testing.
     """
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     for name in files:
@@ -182,7 +183,7 @@ def run(
         for name, given in chosen.items()
         for rows in find_splits(sources[name], files.get(name, {}), settings.data_dir, given.splits)
     ]
-    # Before the work, not after it.
+    # Check this before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs} | ({"test"} if share < 1 else set()))
     with fill_folder(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
@@ -195,7 +196,7 @@ def run(
                 (hidden / "choice.jsonl").open("w", encoding="utf-8")
             )
         writers: dict[str, pq.ParquetWriter] = {}
-        # What is left of consecutive rows of a source and a split becomes one row group.
+        # The rows that are left of each chunk of a file become one row group.
         for _, group in groupby(
             show_progress(problems, "rows"),
             lambda row: (row.file, row.index // settings.chunk_rows),
@@ -211,7 +212,7 @@ def run(
                 writers[split].write_table(pa.Table.from_pylist(rows[split], MATH_SCHEMA))
         report = _report(settings, inputs, state, tally)
         if not writers:
-            removed = sum((Counter(found["removed"]) for found in report["sources"]), Counter())
+            removed = sum((Counter(source["removed"]) for source in report["sources"]), Counter())
             if set(removed) - {BAD}:
                 counts = "; ".join(
                     f"{rule} {n} ({report['rules'][rule]})" for rule, n in removed.items()
@@ -231,8 +232,7 @@ def run(
 def read_problems(
     inputs: Sequence[SplitRows], tally: Tally, share: float
 ) -> Iterator[SourceProblem]:
-    """Yield the problems of all inputs, those for training beyond ``share`` for testing; count bad
-    rows."""
+    """Yield all problems, with training problems beyond ``share`` as test; count bad rows."""
     for given, index, number, row in number_rows(inputs):
         try:
             problem = given.source.problem(row, given.split, index, file=given.name, row=number)
@@ -283,7 +283,7 @@ def _report(
     stages = {name: asdict(stage) for name, stage in settings.stages.items()}  # type: ignore[call-overload]
     for name, stage in settings.stages.items():
         rules |= stage.meanings()
-        # Nothing about the machine.
+        # Leave out the folders of this machine.
         if stages[name].get("data"):
             stages[name]["data"] = Path(stages[name]["data"]).name
     given_away = [

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record of what became of rows: counts by source and rule, samples, and the report of them in
-Markdown."""
+"""Counts and samples of kept and removed rows, and their report in Markdown."""
 
 import json
 from collections import Counter, defaultdict
@@ -12,7 +11,7 @@ from data_preprocessing.stages import Removal
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
 
-# Of every rule and split.
+# Samples of every rule and split.
 MAX_SAMPLES = 5
 MAX_SHOWN = 300
 BAD = "bad_row"
@@ -24,14 +23,13 @@ def replace_half_characters(text: str) -> str:
 
 
 class Tally:
-    """Counts rows by ``(split, data_source)`` and rule, keeps samples and the lines of
-    ``removed.jsonl``.
+    """Counts of rows by ``(split, data_source)`` and rule, samples, and lines of removed rows.
 
-    ``parts`` are what removes rows, in the order of the lines in that file.
+    ``parts`` name the stages that remove rows, in the order of their lines in ``removed.jsonl``.
 
     Attributes:
-        read: rows.
-        notes: what stages count without removing.
+        read: rows that were read.
+        notes: other counts of stages, of rows that stay.
         given_away: numbers of the test rows that removed rows give away, by task and level.
     """
 
@@ -88,12 +86,11 @@ class Tally:
             for (split, rule), rows in self._samples.items()
         ]
         order = list(rules)
-        samples.sort(key=lambda found: (order.index(found["rule"]), found["split"]))
+        samples.sort(key=lambda sample: (order.index(sample["rule"]), sample["split"]))
         return {"rules": dict(rules), "sources": sources, "samples": samples}
 
     def write(self, folder: Path, report: Mapping[str, Any]) -> None:
-        """Write ``removed.jsonl``, a line for every removed row, ``report.json`` and
-        ``report.md``."""
+        """Write ``removed.jsonl`` (a line per removed row), ``report.json`` and ``report.md``."""
         write_text(
             folder / "removed.jsonl",
             "".join(line for lines in self._lines.values() for line in lines),
@@ -103,19 +100,21 @@ class Tally:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Return counts by source, what the rules mean, and examples of what was removed."""
+    """Return counts by source, meanings of the rules, and examples of removed rows."""
     sources = report["sources"]
-    used = [name for name in report["rules"] if any(name in found["removed"] for found in sources)]
+    used = [
+        name for name in report["rules"] if any(name in source["removed"] for source in sources)
+    ]
     page = Page(report["title"])
     page.text("Rows by source, and how many each rule removed; the first that applies counts.")
     rows = []
-    for found in sources:
+    for source in sources:
         counts = [
-            found["read"],
-            *(found["removed"].get(name, 0) for name in used),
-            found["written"],
+            source["read"],
+            *(source["removed"].get(name, 0) for name in used),
+            source["written"],
         ]
-        rows.append([found["split"], found["data_source"], *(f"{n:,}" for n in counts)])
+        rows.append([source["split"], source["data_source"], *(f"{n:,}" for n in counts)])
     page.table(["split", "data source", "read", *used, "written"], rows)
     page.bullets([f"{name}: {meaning}" for name, meaning in report["rules"].items()])
     page.text("Inputs: " + ", ".join(report["inputs"]) + ".")
@@ -128,7 +127,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         page.heading("Test problems that were given away")
         if report["contamination"]:
             header = ["task", "level", "training rows removed", "test rows that they give away"]
-            hits = [list(found.values()) for found in report["contamination"]]
+            hits = [list(hit.values()) for hit in report["contamination"]]
             page.table(
                 header,
                 [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits],

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of all kinds, and their sources: a set on the hub or in local files, its splits and
-rows."""
+"""Problems of all kinds and their sources: sets on the hub or in local files."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,8 +94,8 @@ class ProblemSource:
                     f"no column source; {describe_columns(raw)}; --source NAME stands for it"
                 )
             name = name.replace("{source}", read_cell(cell(raw, "source"), "source"))
-        found = {"data_source": name, "split": split, "index": index, **place, **fields}
-        return self.kind(**found)  # type: ignore[no-any-return]
+        values = {"data_source": name, "split": split, "index": index, **place, **fields}
+        return self.kind(**values)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class SplitRows:
 
     @property
     def name(self) -> str:
-        """The file, or where else the rows come from, without the folders of this machine."""
+        """Return the file with its folder, or the set on the hub."""
         return self.source.hub if self.path is None else "/".join(self.path.parts[-2:]).lstrip("/")
 
     def rows(self) -> Numbered:
@@ -142,26 +141,25 @@ def find_splits(
             raise SourceError(
                 f"--input {source.name}=FILE and {source.name}:train=FILE are the same"
             )
-        found = [SplitRows(source, split, path) for split, path in named.items()]
+        available = [SplitRows(source, split, path) for split, path in named.items()]
     elif data_dir is not None:
-        found = [
+        available = [
             SplitRows(source, split, data_dir / local) for split, local in source.local.items()
         ]
     else:
-        found = [SplitRows(source, split) for split in source.hub_splits]
-    missing = [split for split in splits if split not in [given.split for given in found]]
+        available = [SplitRows(source, split) for split in source.hub_splits]
+    missing = [split for split in splits if split not in [given.split for given in available]]
     if missing:
         raise SourceError(
             f"{source.name} has no {missing[0]} split here; leave that split out, or give --input"
         )
-    return [given for given in found if not splits or given.split in splits]
+    return [given for given in available if not splits or given.split in splits]
 
 
 def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
-    """Yield split, index in it from 0, number in the file and content of all rows; those with a
-    repeated id are bad.
+    """Yield split, index (from 0), number in the file and content of all rows.
 
-    SourceError: an input cannot be read or has no rows.
+    A row with a repeated id is a bad row. Raises SourceError: an input cannot be read or is empty.
     """
     # Hashes, not texts: memory stays low on a million rows.
     ids: set[bytes] = set()
@@ -188,8 +186,7 @@ def _reject_repeated(source: ProblemSource, row: Raw, ids: set[bytes]) -> Raw:
 def parse_rows(
     path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]
 ) -> Iterator[tuple[int, T | BadRow]]:
-    """Yield the number of each row of a file with what ``parse`` makes of row, file and number, or
-    with a BadRow."""
+    """Yield the number of each row with ``parse(row, path, number)``, or with a BadRow."""
     for number, raw in read_source(path):
         try:
             yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)

@@ -31,8 +31,10 @@ from prime_ext.utils.rows import SourceError
 
 
 def read_weights(words: Sequence[str]) -> dict[str, float]:
-    """Return the weight of each ``TASK`` (1) or ``TASK=WEIGHT``. ``SourceError``: it is not
-    positive, or twice."""
+    """Return the weight of each ``TASK`` (1) or ``TASK=WEIGHT``.
+
+    Raises SourceError: a weight is not positive, or a task is repeated.
+    """
     weights: dict[str, float] = {}
     for word in words:
         task, equals, weight = word.partition("=")
@@ -49,8 +51,7 @@ def read_weights(words: Sequence[str]) -> dict[str, float]:
 
 
 def add_parameters(tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """Return tasks with the parameters of ``--set``. ``SourceError``: one is unknown or wrong, or
-    of no task."""
+    """Add ``--set`` parameters to tasks. Raises SourceError: a parameter or its task is wrong."""
     named = {task: task for task in tasks}
     for setting in settings:
         owner, dot, _ = setting.partition("=")[0].rpartition(".")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple-choice problems rewritten as open questions by a model, with the gold answer that
-belongs to them.
+"""Multiple-choice problems that a model rewrites as open questions with their gold answers.
 
     python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl \\
         --output-dir data/open BACKEND
@@ -135,8 +134,7 @@ class Choice:
 
 
 def read_options(problem: str) -> Choice | None:
-    """Return the parts of a problem that ends with its options; None if they cannot be told apart
-    with certainty."""
+    """Return stem and options of a problem that ends with options; None if they are unclear."""
     for labels in _LABELS:
         marks = _marks(problem, labels)
         if len(marks) < MIN_OPTIONS:
@@ -154,8 +152,7 @@ def read_options(problem: str) -> Choice | None:
 
 
 def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
-    """Return the matches of the labels A, B, C, ... in order, from the last A that has a B and a C
-    after it."""
+    """Return the labels A, B, C, ... in order, from the last A that B and C follow."""
     for first in reversed(list(labels["A"].finditer(problem))):
         marks = [first]
         for letter in LETTERS[1:]:
@@ -169,8 +166,7 @@ def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[st
 
 
 def _clean_option(text: str) -> str:
-    """Return an option without the separators around it and the mathematics delimiters around all
-    of it."""
+    """Return an option without the separators and mathematics delimiters around it."""
     before = None
     while text != before:
         before = text
@@ -197,18 +193,16 @@ def _stem(text: str) -> str:
 
 
 def find_option(gold: str, choice: Choice) -> str | None:
-    """Return the letter of the option that a gold answer names, such as ``\\text{(B)}`` or ``B)
-    12``, or None."""
-    found = _GOLD_LETTER.fullmatch(_GOLD_MARKUP.sub(" ", gold).strip())
-    return found[1] if found and found[1] in choice.options else None
+    """Return the option letter of a gold answer such as ``\\text{(B)}`` or ``B) 12``, or None."""
+    match = _GOLD_LETTER.fullmatch(_GOLD_MARKUP.sub(" ", gold).strip())
+    return match[1] if match and match[1] in choice.options else None
 
 
 def parse_question(text: str) -> tuple[str, str] | None:
-    """Return the open question, or an empty text and why there is none; None if the answer has
-    neither form."""
-    found = _FORM.fullmatch(text.replace("\r\n", "\n"))
+    """Return question and reason, one of them empty, or None if the answer has neither form."""
+    match = _FORM.fullmatch(text.replace("\r\n", "\n"))
     return (
-        None if found is None else ((found["question"] or "").strip(), (found["why"] or "").strip())
+        None if match is None else ((match["question"] or "").strip(), (match["why"] or "").strip())
     )
 
 
@@ -234,8 +228,7 @@ def find_fault(choice: Choice, gold: str, question: str) -> str | None:
 
 
 def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
-    """Lead the dialogue about a row: up to ``tries`` answers, each with a seed of its own, until
-    one can be used."""
+    """Hold the dialogue about a row: up to ``tries`` seeded answers, until one is usable."""
     problem = extract_problem(row)
     gold = row["reward_model"]["ground_truth"]
     choice = read_options(problem)
@@ -280,7 +273,7 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
 
 
 def _replace_question(row: Row, question: str, gold: str) -> Outcome:
-    """Return the row with the open question, if the rules of all other problems let it pass."""
+    """Return the row with the open question, if it passes the rules of all other problems."""
     problem = MathProblem(row["data_source"], "train", 0, question, "", gold)
     removal = apply_rules(MATH_RULES, tuple(MATH_RULES), problem, remove_drawings(question))
     if removal is not None:

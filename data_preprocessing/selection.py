@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The final selection of math problems by the votes of ``data_preprocessing.validate_votes``. No
-model is asked.
+"""The final selection of math problems by the votes of ``data_preprocessing.validate_votes``.
 
     python -m data_preprocessing.selection --input data/voted/train.parquet \\
         --output-dir data/selected
 
-PRIME describes its final selection in prose (arXiv 2502.01456, section and appendix on data): those
+PRIME describes its final selection in prose (arXiv 2502.01456, section and appendix on data):
 problems stay that are consistently found solvable, whose solutions agree, and whose agreed answer
 is the reference. The thresholds are options; their defaults are a clear majority, three of five.
-Rows of other verifiers than the math verifier pass.
+Rows of other verifiers than the math verifier pass. The stage queries no model.
 """
 
 import argparse
@@ -49,7 +48,7 @@ def find_reason(
 
 def _find_model_reason(votes: Votes, min_solvable: float, min_agreement: float) -> Removal | None:
     of = f"of {votes.solutions} by {votes.model}"
-    # 0.6 of 5 are 3, whatever binary fractions say.
+    # 0.6 of 5 must be 3 in spite of binary fractions.
     solvable, agreeing = (share * votes.solutions - 1e-9 for share in (min_solvable, min_agreement))
     if votes.solvable < solvable:
         return Removal("unsolvable", f"{votes.solvable} {of} end in an answer")
@@ -63,8 +62,7 @@ def _find_model_reason(votes: Votes, min_solvable: float, min_agreement: float) 
 
 
 def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> Outcome:
-    """Return the row, or why it goes. Raises SourceError: it has other votes than those of
-    ``validate_votes``."""
+    """Return the row, or why it goes. Raises SourceError: its votes have other fields."""
     if find_source(row["data_source"]).task != "math":
         return [row]
     try:

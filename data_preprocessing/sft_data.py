@@ -75,7 +75,7 @@ _EXTRA = {
     "ground_truth": _TEXT,
 }
 _MESSAGES = pa.list_(pa.struct({"role": _TEXT, "content": _TEXT}))
-# What verl's SFT trainer reads is ``messages``; the rest says where a conversation comes from.
+# verl's SFT trainer reads ``messages``; the rest records where a conversation comes from.
 SCHEMA = pa.schema(
     {"messages": _MESSAGES, "data_source": _TEXT, "ability": _TEXT, "extra_info": pa.struct(_EXTRA)}
 )
@@ -92,8 +92,10 @@ _PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.;:]? +){5}[A-Za-z]{2,}")
 
 
 def read_question(row: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
-    """Return the texts of the named columns (default: the first known one), of a chat its user's,
-    else BadRow."""
+    """Return the texts of the named columns, by default of the first known one.
+
+    Of a chat, the messages of the user count. Raises BadRow: a column is missing or has no text.
+    """
     names = columns or [name for name in KNOWN_COLUMNS if name in row][:1]
     missing = [name for name in names if name not in row]
     if missing or not names:
@@ -118,8 +120,7 @@ def read_question(row: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
 def problem_row(
     raw: Mapping[str, Any], path: Path, number: int, name: str, ability: str, columns: Sequence[str]
 ) -> Row:
-    """Return a row as one of RL, with ``judge``, the data source that selects the verifier. Raises
-    BadRow.
+    """Return an RL row with ``judge``, the data source that selects the verifier. Raises BadRow.
 
     Rows of instruction sets get ``name`` and ``ability``, a prompt without the suffix of RL, and a
     gold answer or None.
@@ -145,7 +146,7 @@ def read_gold(raw: Mapping[str, Any]) -> str | None:
         if "question" in raw and "####" in str(raw.get("answer")):
             gold = gsm8k_row(raw)["answer"]
         else:
-            # Whatever the column of the problem is called.
+            # The column of the problem may have any name.
             gold = read_solved(
                 {"problem": "-", **{name: raw[name] for name in raw if name != "question"}}
             )["answer"]
@@ -184,19 +185,18 @@ def teach(
     responses: int,
     tries: int,
 ) -> Dialogue[list[Row] | Removal]:
-    """Ask for different responses in the right form and, where there is a gold answer, with the
-    right answer.
+    """Ask for different responses that have the right form and, if known, the gold answer.
 
-    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is
-    learned, or what is wrong with its form; ``judge`` is the data source that selects the verifier.
-    Returns different rows of :data:`SCHEMA`, or what was wrong with the last answer.
+    The teacher sees ``prompt``, the student ``shown``. ``read`` returns the response as it is
+    learned, or the fault of its form; ``judge`` is the data source that selects the verifier.
+    Returns different rows of :data:`SCHEMA`, or the fault of the last answer.
     """
     gold = row["reward_model"]["ground_truth"]
     extra = row["extra_info"]
-    found: dict[int, tuple[str, int]] = {}
+    accepted: dict[int, tuple[str, int]] = {}
     removal = Removal("truncated", "")
     for attempt in range(tries):
-        missing = [number for number in range(responses) if number not in found]
+        missing = [number for number in range(responses) if number not in accepted]
         if not missing:
             break
         said: Sequence[Response] = yield [
@@ -214,19 +214,19 @@ def teach(
             else:
                 good[number] = text
         if gold is None:
-            found |= {number: (text, attempt + 1) for number, text in good.items()}
+            accepted |= {number: (text, attempt + 1) for number, text in good.items()}
             continue
         verdicts: Sequence[Verdict] = yield [
             Judge(judge, text, gold, extra) for text in good.values()
         ]
         for (number, text), verdict in zip(good.items(), verdicts, strict=True):
             if verdict.correct:
-                found[number] = (text, attempt + 1)
+                accepted[number] = (text, attempt + 1)
             else:
                 rule = "ungraded" if verdict.grader_failure else "wrong_answer"
                 removal = Removal(rule, f"{verdict.extracted}: {verdict.detail}")
     unique: dict[str, Row] = {}
-    for number, (text, n_tries) in sorted(found.items()):
+    for number, (text, n_tries) in sorted(accepted.items()):
         index = extra["index"] if isinstance(extra["index"], int) else None
         source = {
             "split": extra.get("split") or "train",
@@ -250,8 +250,7 @@ def teach(
 def answer_in_actions(
     row: Row, model: str, system: str, responses: int, tries: int
 ) -> Dialogue[Outcome]:
-    """Lead the dialogue about a problem; the suffix says how the answer is written, to teacher and
-    student."""
+    """Hold the dialogue about a problem; teacher and student see the suffix on its answer."""
     user = {"role": "user", "content": extract_problem(row) + SUFFIXES.get(row["ability"], "")}
     shown = [{"role": "system", "content": system}, user] if system else [user]
     prompt = [{"role": "system", "content": TEACHER_PROMPT}, user]
@@ -262,8 +261,7 @@ def answer_in_actions(
 def answer_in_chains(
     row: Row, model: str, min_steps: int, responses: int, tries: int
 ) -> Dialogue[Outcome]:
-    """Lead the dialogue about a row: the teacher sees one worked example, then what the row
-    shows."""
+    """Hold the dialogue about a row, in which the teacher also sees a worked example."""
     example = [
         ("system", CHAIN_SYSTEM),
         ("user", CHAIN_EXAMPLE[0]),

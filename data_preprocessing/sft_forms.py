@@ -105,10 +105,9 @@ def read_actions(response: str, ability: str) -> str | Removal:
 
 
 def _split_next(text: str) -> tuple[str, str | None]:
-    """Split the text of an action from what its last line names as the next one; None without such
-    a line."""
+    """Split the text of an action from the next action that its last line names, or None."""
     lines = list(_NEXT.finditer(text))
-    # Only the last line counts: what follows it would be lost between two actions.
+    # Only the last line counts: text after it would be lost between two actions.
     if not lines or lines[-1].end() != len(text):
         return text, None
     match = _NAMED.fullmatch(lines[-1][1])

@@ -44,11 +44,11 @@ Result = Removal | Changed | None
 
 @dataclass
 class StageRun:
-    """State that stages share: output and local data folders, system message, how many rows to work
-    at together.
+    """State that the stages of a run share.
 
-    ``compared`` takes lines for the report on what the rows were compared with, ``choice`` the
-    multiple-choice rows.
+    ``output`` and ``data_dir`` are folders, ``system`` is the system message, and ``chunk_rows``
+    rows are processed together. ``compared`` collects lines for the report on what the rows were
+    compared with; ``choice`` takes the multiple-choice rows.
     """
 
     output: Path
@@ -65,10 +65,9 @@ def show_progress(rows: Iterable[Item], title: str) -> Iterable[Item]:
 
 
 class Stage:
-    """The base of all stages: :meth:`judge` looks at one problem of the class ``of`` at a time;
-    others pass.
+    """The base of all stages; :meth:`judge` judges problems of the class ``of``, others pass.
 
-    ``name`` is that in settings, ``title`` what the stage does, in a line.
+    ``name`` is the key in settings; ``title`` describes the stage in a line.
     """
 
     name: ClassVar[str]
@@ -76,12 +75,11 @@ class Stage:
     of: ClassVar[type]
 
     def meanings(self) -> Mapping[str, str]:
-        """Return the rules by which it removes problems with these options, in order, and their
-        meanings."""
+        """Return the rules by which the stage removes problems, in order, with their meanings."""
         raise NotImplementedError
 
     def judge(self, problem: Any) -> Result:
-        """Return what becomes of a problem."""
+        """Return the result for a problem."""
         raise NotImplementedError
 
     def run(
@@ -97,11 +95,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: what it removes, and a function that returns what it sees in a problem and its text,
-    or None.
+    """A rule: its meaning, and a function of problem and text that returns evidence or None.
 
-    With ``hints`` it applies only where one of these is in the text in lower case, which is quicker
-    to find.
+    With ``hints`` it applies only if the text in lower case contains one of them, which is quicker
+    to check.
     """
 
     meaning: str
@@ -112,8 +109,7 @@ class Rule:
 def apply_rules(
     table: Mapping[str, Rule], names: Sequence[str], problem: SourceProblem, text: str
 ) -> Removal | None:
-    """Apply the named rules in the order of the table. Returns what the first that sees something
-    says."""
+    """Apply the named rules in the table's order; return the removal by the first that matches."""
     lowered = text.lower()
     for name, rule in table.items():
         if name in names and any(hint in lowered for hint in rule.hints):
@@ -126,7 +122,7 @@ def apply_rules(
 class RuleStage(Stage):
     """The stage of a table: ``rules`` apply to training problems, ``always`` to all.
 
-    Benchmarks stay as published but for rows that are of no use.
+    Benchmarks stay as published, except for useless rows.
     """
 
     table: ClassVar[Mapping[str, Rule]]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that give others away, and how literally: the same, nearly the same, or one inside the
-other.
+"""Search for texts that give others away: equal, nearly equal, or one inside the other.
 
 Near-duplicates are found by word n-grams, and by MinHash over the character n-grams of normal
 forms. MinHash (Broder 1997) with locality-sensitive hashing only proposes pairs; the Jaccard
@@ -41,7 +40,7 @@ MEANING = {
         "one part of the row (a premise, a hypothesis) is the same, numbers aside; the whole is not"
     ),
 }
-# A level, and what it sees of a text; of near twins and n-grams the first row that has them.
+# A level and a text's form at it; for near and ngrams, the first row with that form.
 Entry = tuple[str, Hashable]
 _OPERATOR = re.compile(r"[-+*/^=<>%\u2212\u00d7\u00f7]")
 # Characters of a character n-gram; bands of the locality-sensitive hashing, and MinHash values of
@@ -58,11 +57,10 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Settings:
-    """The definition of a near-duplicate; the keys of the stages that look for some.
+    """The definition of near-duplicates, as keys of the stages that look for them.
 
     Attributes:
-        threshold: Jaccard similarity of the character n-grams of two normal forms from which they
-            are one text.
+        threshold: least Jaccard similarity of the character n-grams of near-duplicates.
         ngram: words of a word n-gram.
         ngram_share: share of a text's word n-grams that another one must have.
     """
@@ -74,8 +72,7 @@ class Settings:
 
 @lru_cache(maxsize=1024)
 def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
-    """Return checksums of all character n-grams of a text's normal form; of the form itself if it
-    is shorter."""
+    """Return checksums of the character n-grams of a text's normal form, or of a shorter form."""
     data = normalize_question(text, mask_numbers).encode()
     if len(data) <= SHINGLE:
         return frozenset([zlib.crc32(data)])
@@ -86,8 +83,7 @@ def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
 
 @lru_cache(maxsize=1024)
 def word_ngrams(text: str, size: int) -> frozenset[str]:
-    """Return all runs of ``size`` words of a text's normal form, numbers included; none if there
-    are fewer words."""
+    """Return all runs of ``size`` words of a text's normal form, numbers included."""
     words = normalize_question(text, False).split()
     return frozenset(
         " ".join(words[start : start + size]) for start in range(len(words) - size + 1)
@@ -108,18 +104,17 @@ def signature(form: frozenset[int]) -> MinHash:
 
 
 def normalize_wording(text: str) -> str:
-    """Return the words, numbers and operators of a text: case, white space, punctuation and layout
-    do not count."""
+    """Return words, numbers and operators, without case, white space, punctuation and layout."""
     # Normal forms have no operators, and x - 1 is not x + 1.
     return f"{normalize_question(text, False)} {''.join(_OPERATOR.findall(text))}"
 
 
 class SimilarityIndex:
-    """Rows by number, each one text or several, to find which of them another row gives away, and
-    how literally.
+    """An index of rows that finds those which another row gives away, and how literally.
 
-    What a level cannot tell apart has one :data:`Entry`, so that many twins do not cost the square
-    of their number; ``rows`` are the numbers of its rows.
+    Rows have numbers and one or more texts. Rows that a level cannot distinguish share an
+    :data:`Entry`, so that the cost of twins is not quadratic; ``rows`` has the row numbers of each
+    entry.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -155,42 +150,40 @@ class SimilarityIndex:
             self.rows.setdefault(entry, []).append(row)
 
     def hits(self, *texts: str) -> list[tuple[Entry, float]]:
-        """Return the entries that a row hits, with the similarity: Jaccard (near), share of
-        n-grams, or 1."""
-        found: list[tuple[Entry, float]] = [
+        """Return the entries that a row hits, with Jaccard similarity (near), n-gram share or 1."""
+        entries: list[tuple[Entry, float]] = [
             (entry, 1.0) for entry in self._forms(texts) if entry in self.rows
         ]
         form, ngrams = self._sets(texts)
         for row in sorted(self._lsh.query(signature(form))):
             similarity = jaccard(form, self._shingles[row])
             if similarity >= self.settings.threshold:
-                found.append((("near", row), similarity))
+                entries.append((("near", row), similarity))
         shared: Counter[int] = Counter()
         for ngram in ngrams:
             shared.update(self._ngram_keys.get(ngram, ()))
         for row, count in sorted(shared.items()):
             if count >= self.settings.ngram_share * self._ngram_counts[row]:
-                found.append((("ngrams", row), count / self._ngram_counts[row]))
-        return found
+                entries.append((("ngrams", row), count / self._ngram_counts[row]))
+        return entries
 
     def match(self, *texts: str, levels: Sequence[str] = LEVELS) -> tuple[str, float, int] | None:
-        """Return the most literal of these levels at which a row hits another, the similarity, and
-        the other's number.
+        """Return level, similarity and number of the most literal hit of a row, or None.
 
-        Of several at one level it is the most similar, of equally similar ones the first. None
-        without a hit.
+        Only ``levels`` count. Within a level the most similar row wins, and of equal ones the
+        first.
         """
-        found = [
+        hits = [
             (entry[0], value, self.rows[entry][0])
             for entry, value in self.hits(*texts)
             if entry[0] in levels
         ]
-        return min(found, key=lambda hit: (LEVELS.index(hit[0]), -hit[1], hit[2]), default=None)  # type: ignore[arg-type]
+        return min(hits, key=lambda hit: (LEVELS.index(hit[0]), -hit[1], hit[2]), default=None)  # type: ignore[arg-type]
 
     def _forms(self, texts: Sequence[str]) -> list[Entry]:
         joined = "\n".join(texts)
         parts = [normalize_question(text, True) for text in texts]
-        # Short ones ("4 in all") name nothing.
+        # Short ones ("4 in all") identify nothing.
         long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
         named = {
             "exact": joined,
@@ -207,14 +200,14 @@ class SimilarityIndex:
 def find_near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the name of the group of each row, 16 hexadecimal digits.
 
-    A group is whatever hits in a :class:`SimilarityIndex` connect. Its name is the least of those
-    that its members would have alone, so it depends neither on the order of the rows nor on other
-    groups.
+    Rows that hit each other in a :class:`SimilarityIndex` are one group. Its name is the least of
+    those that its members would have alone, so it depends neither on the order of the rows nor on
+    other groups.
     """
     index = SimilarityIndex()
     for texts in rows:
         index.add(*texts)
-    # All rows, not those before: whether one text contains another depends on the direction.
+    # Query all rows, not only those before: one text may contain another, but not the reverse.
     links = [
         (row, index.rows[entry][0])
         for row, texts in enumerate(rows)

@@ -34,10 +34,10 @@ from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.verifiers.sources import register_source
 
-# Different faults.
+# Different faults that are listed at most.
 MAX_LISTED = 20
-# Eurus-2-RL-Data has this split and index 0 in all rows, DAPO-Math-17k none and a row many times:
-# they name nothing.
+# Split and index do not identify rows of Eurus-2-RL-Data (this split and index 0 in all) and of
+# DAPO-Math-17k (no split, repeated rows).
 NO_SPLIT = "dummy"
 
 
@@ -77,8 +77,7 @@ COLUMNS = tuple(RLRow.model_fields)
 
 
 def read_parquet_schema(path: Path) -> pa.Schema:
-    """Return the schema of a parquet file. Raises SourceError: it cannot be read, or its columns
-    are not verl's."""
+    """Return the schema of a parquet file. Raises SourceError: it is unreadable or not verl's."""
     try:
         schema = pq.read_schema(path).remove_metadata()
     except (OSError, pa.ArrowException) as error:
@@ -87,7 +86,7 @@ def read_parquet_schema(path: Path) -> pa.Schema:
     if missing:
         raise SourceError(f"{path} has not the schema of verl: no column {', '.join(missing)}")
     try:
-        # What is in extra_info is looked at row by row.
+        # The content of extra_info is checked row by row.
         schemas = [
             pa.schema([of.field(name) for name in COLUMNS[:-1]]) for of in (schema, MATH_SCHEMA)
         ]
@@ -107,10 +106,10 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 @dataclass
 class SourceCount:
-    """The rows of a data source: all, those with a fault, those whose prompt and answer were there
-    before (no fault).
+    """Counts of a data source: all rows, rows with a fault, and repeated rows.
 
-    ``lengths`` (their sum) and ``longest`` are of the prompts, in tokens or else characters.
+    A repeated row has the prompt and answer of an earlier one, which is not a fault. ``lengths``
+    (their sum) and ``longest`` are of the prompts, in tokens or else characters.
     """
 
     rows: int = 0
@@ -222,11 +221,11 @@ def main(words: Sequence[str] | None = None) -> int:
         pattern, _, task = given.partition("=")
         register_source(pattern, task)
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
-    found = Validator(tokenizer, options.max_prompt_length)
-    asyncio.run(found.check(options.files))
+    validator = Validator(tokenizer, options.max_prompt_length)
+    asyncio.run(validator.check(options.files))
     unit = "characters" if tokenizer is None else "tokens"
     table = []
-    for name, count in sorted(found.sources.items()):
+    for name, count in sorted(validator.sources.items()):
         numbers = (
             count.rows,
             count.bad,
@@ -237,16 +236,16 @@ def main(words: Sequence[str] | None = None) -> int:
         table.append([name, *(f"{number:,}" for number in numbers)])
     header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
     print(markdown_table(header, table, escape=False))
-    for text, (place, met) in found.listed.items():
+    for text, (place, met) in validator.listed.items():
         print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
-    bad = sum(count.bad for count in found.sources.values())
+    bad = sum(count.bad for count in validator.sources.values())
     if not bad:
         print("nothing is wrong")
         return 0
-    kinds = ", ".join(f"{kind} {n}" for kind, n in found.kinds.most_common())
-    shown = sum(met for _, met in found.listed.values())
+    kinds = ", ".join(f"{kind} {n}" for kind, n in validator.kinds.most_common())
+    shown = sum(met for _, met in validator.listed.values())
     print(f"{bad} rows with faults ({kinds}); {shown} of them are listed above")
-    if any("no verifier" in text for text in found.listed):
+    if any("no verifier" in text for text in validator.listed):
         print(
             "a data source is given a verifier by --sources PATTERN=TASK, one of your own by"
             " --modules MODULE"

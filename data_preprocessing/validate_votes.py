@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Votes of a model on math problems: can they be solved, do its solutions agree, is their answer
-the reference?
+r"""Votes of a model on math problems: solvable, solutions that agree, the right reference.
 
     python -m data_preprocessing.validate_votes --input data/math/train.parquet \
         --output-dir data/voted BACKEND
@@ -70,9 +69,11 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Votes:
-    """Counts of a model's solutions of a problem: all, those with an answer, those that say that
-    there is none, those with the most frequent ``answer`` (of several the first, or None), and
-    those with the reference.
+    """Counts of a model's solutions of a problem.
+
+    ``solutions`` are all, ``solvable`` those with an answer, ``unsolvable`` those that state that
+    there is none, ``agreeing`` those with the most frequent ``answer`` (of several the first, or
+    None), and ``matching`` those with the reference.
     """
 
     model: str
@@ -113,8 +114,7 @@ def tally_votes(
 
 
 def vote_on_row(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal]:
-    """Lead the dialogue about a row of mathematics; add :data:`FIELDS` to its votes by other
-    models."""
+    """Hold the dialogue about a row of mathematics; add its votes to those of other models."""
     earlier = [votes for votes in row["extra_info"].get("votes") or () if votes["model"] != model]
     if find_source(row["data_source"]).task != "math":
         return [_set_votes(row, earlier or None)]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of the length factor, and the score at which one more step pays:
-``docs/tutorials/pspo_shapes.png``.
+"""Draw the shapes of the length factor, and the score at which one more step pays.
 
     python docs/draw_pspo_shapes.py [--out docs/tutorials/pspo_shapes.png]
 
@@ -32,22 +31,22 @@ MOST_STEPS = 20
 
 
 def value_of(reward: ChainReward, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """R of accumulated scores and numbers of steps."""
+    """Return the reward R of accumulated scores and numbers of steps."""
     return score**reward.power * reward.factor(score, steps)
 
 
 def factors(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
-    """Reward of 1 .. ``most`` equal steps, over that of four."""
+    """Return the reward of 1 .. ``most`` equal steps, relative to that of four."""
     steps = torch.arange(1, most + 1)
     value = value_of(reward, torch.full((most,), score, dtype=torch.float64), steps)
     return (value / value[3]).tolist()
 
 
 def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
-    """Lowest score p at which a further step pays, for chains of 2 .. ``most`` steps; NaN where it
-    never does.
+    """Return the lowest score of a further step that pays, for chains of 2 .. ``most`` steps.
 
-    The chain's F becomes (F^n p)^(1 / (n + 1)); with a shape h(n) and power 1, p is F (h(n) / h(n +
+    NaN stands for chains to which no further step pays. With a step of score p, the chain's F
+    becomes (F^n p)^(1 / (n + 1)); with a shape h(n) and power 1, the lowest p is F (h(n) / h(n +
     1))^(n + 1).
     """
     steps = torch.arange(2, most + 1, dtype=torch.float64)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of ``mkdocs build`` beyond docs/: pages may link to any file of the repository, and modules
-get pages.
+"""Hooks of ``mkdocs build`` that add linked files of the repository, and pages of modules.
 
-A file that a page links to comes to the site: Markdown as a page whose own links work too, text as
-a page that shows it, a folder as a list of its files, anything else as it is. Pages of the API are
-made from docstrings.
+A file outside docs/ that a page links to is added to the site: Markdown as a page whose own links
+work too, text as a page that shows it, a folder as a list of its files, anything else as it is.
+Pages of the API are made from docstrings.
 """
 
 import os
@@ -50,16 +49,15 @@ def path_of(place: str) -> str:
 
 
 def links(text: str, path: str) -> Iterator[str]:
-    """Files and folders outside docs/ that a page links to."""
-    for found in LINK.finditer(CODE.sub("", text)):
-        target = resolved(found[2], path)
+    """Yield the files and folders outside docs/ that a page links to."""
+    for match in LINK.finditer(CODE.sub("", text)):
+        target = resolved(match[2], path)
         if target is not None and not target.startswith(DOCS):
             yield target
 
 
 def resolved(link: str, path: str) -> str | None:
-    """Return a link of a page as a path of the repository; None if it leads elsewhere, or
-    nowhere."""
+    """Return a link of a page as a path of the repository; None if it does not lead to one."""
     if "://" in link or link.startswith(("mailto:", "/")):
         return None
     target = os.path.normpath(os.path.join(os.path.dirname(path), link))
@@ -84,16 +82,16 @@ def shown(path: str) -> str:
 
 def modules() -> list[str]:
     """Return the modules of :data:`API`."""
-    found = []
+    names = []
     for name in API:
         place = ROOT / name.replace(".", "/")
         files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-        found += [
+        names += [
             ".".join(file.relative_to(ROOT).with_suffix("").parts)
             for file in files
             if file.stem[0] != "_"
         ]
-    return found
+    return names
 
 
 def on_config(config: Any) -> Any:
@@ -144,7 +142,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links as they are on the site."""
+    """Return the page with links that work on the site."""
     path = path_of(page.file.src_uri)
 
     def rewritten(found: re.Match[str]) -> str:
@@ -165,5 +163,5 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Sphinx's roles, which docstrings use for cross references."""
+    """Show the Sphinx roles of docstrings as code on pages of the API."""
     return ROLE.sub(r"<code>\1</code>", html) if page.file.src_uri.startswith("api/") else html

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/configuration.md: every key that prime_ext adds, from the comments in its YAML
-files.
+"""Write docs/reference/configuration.md: prime_ext's keys, from comments in its YAML files.
 
 python docs/write_configuration.py
 """
@@ -55,7 +54,7 @@ _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 
 def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
     """Return name, default ("" of a section) and comment of every key with a comment, in order."""
-    found: list[tuple[str, str, str]] = []
+    keys: list[tuple[str, str, str]] = []
     above: list[tuple[int, str]] = [(-1, section)] if section else []
     comment: list[str] = []
     for line in text.splitlines():
@@ -72,13 +71,13 @@ def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
                 above.pop()
             key = ".".join([*(part for _, part in above), name])
             if comment and name != "defaults":
-                found.append((key, value, " ".join(comment)))
+                keys.append((key, value, " ".join(comment)))
             comment = []
             if not value:
                 above.append((indent, name))
         else:
             comment = []
-    return found
+    return keys
 
 
 def write_variants() -> str:
@@ -111,7 +110,7 @@ def page() -> str:
     for name, section in SECTIONS.items():
         parts.append(f"\n## {TITLES.get(name, f'`{section}`')} (`{name}`)\n\n")
         for key, value, comment in keys_of((CONFIG / name).read_text(encoding="utf-8"), section):
-            # Of keys that several choices have the first one says what they are.
+            # Keys of several choices are described at the first of them.
             if (key, value) not in described or not section:
                 parts.append(f"- **`{key}`**{f' = `{value}`' if value else ''}: {comment}\n")
             described.add((key, value))

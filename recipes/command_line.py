@@ -21,8 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def read_options(description: str | None, *names: str) -> dict[str, Any]:
-    """Read options from the command line. Those that are not given are left out, so functions use
-    their defaults."""
+    """Read the given options; functions use their defaults for the others."""
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         description=description, formatter_class=formatter, argument_default=argparse.SUPPRESS

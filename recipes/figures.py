@@ -36,7 +36,7 @@ def make_figure(
 def draw_smoothed(
     axis: Axes, places: np.ndarray, values: np.ndarray, color: str, width: int = 10, **style
 ) -> None:
-    """Draw a curve, thin, and the mean of its last values, of those that are not NaN."""
+    """Draw a thin curve, and the mean of its last ``width`` values that are not NaN."""
     axis.plot(places, values, color=color, alpha=0.25, linewidth=1)
     means = pd.Series(values).rolling(width, min_periods=1).mean()
     axis.plot(places, means, color=color, linewidth=2.2, **style)

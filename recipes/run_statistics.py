@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics over seeds and problems, metrics of a run, and files about a run, for the recipes'
-reports."""
+"""Statistics over seeds and problems, and readers of a run's files, for the recipes' reports."""
 
 import math
 from collections import defaultdict
@@ -15,8 +14,7 @@ PAIR_ACCURACY = "prm/pair_accuracy/before_update"
 
 
 def standard_errors(values_RS: np.ndarray) -> np.ndarray:
-    """Return the standard error of the mean over the first axis; 0 where it holds a single run, as
-    a plot draws it."""
+    """Return the standard error of the mean over the first axis; 0, as in plots, for one run."""
     if len(values_RS) < 2:
         return np.zeros(values_RS.shape[1:])
     return values_RS.std(axis=0, ddof=1) / math.sqrt(len(values_RS))
@@ -30,8 +28,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) -> str:
-    """Write a mean with its standard error over the values, times ``factor``; of a single value
-    without one."""
+    """Write the mean, times ``factor``, with its standard error if there are several values."""
     mean, error = mean_and_error(values)
     return f"{factor * mean:.{digits}f}" + (
         "" if error is None else f" ± {factor * error:.{digits}f}"
@@ -39,10 +36,9 @@ def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) ->
 
 
 def get_paired_error(before: str, after: str) -> float:
-    """Return the standard error of the difference of two accuracies on the same problems, as
-    strings of 0 and 1.
+    """Return the standard error of the difference of two accuracies on the same problems.
 
-    ``ValueError``: the two are not about the same number of problems.
+    ``before`` and ``after`` are strings of 0 and 1. ``ValueError``: they differ in length.
     """
     if len(before) != len(after):
         raise ValueError(
@@ -56,8 +52,7 @@ def get_paired_error(before: str, after: str) -> float:
 def find_crossing(
     places: Sequence[float], values: Sequence[float], threshold: float
 ) -> float | None:
-    """Return where the linearly interpolated curve first reaches the threshold; None if it never
-    does."""
+    """Return where the linearly interpolated curve first reaches the threshold, or None."""
     first = next((index for index, value in enumerate(values) if value >= threshold), None)
     if first is None:
         return None
@@ -66,8 +61,7 @@ def find_crossing(
 
 
 def run_metrics(run: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics by step of a run and its resumptions. ``ValueError``: there is not a
-    single step."""
+    """Return the metrics by step of a run and its resumptions. ``ValueError``: there are none."""
     metrics = read_metrics(run / "metrics.jsonl")
     if not metrics:
         raise ValueError(f"no metrics in {run / 'metrics.jsonl'}; was verl's 'file' logger on?")
@@ -81,8 +75,7 @@ def series(metrics: Mapping[int, Mapping[str, float]], key: str) -> tuple[np.nda
 
 
 def read_seconds(path: Path) -> dict[str, float]:
-    """Read seconds per phase from lines ``phase<TAB>seconds``, and their ``total``; a repeated
-    phase adds up."""
+    """Read lines ``phase<TAB>seconds``; return the sum of each phase, and the ``total``."""
     seconds: dict[str, float] = defaultdict(float)
     for line in path.read_text(encoding="utf-8").splitlines():
         phase, value = line.split("\t")

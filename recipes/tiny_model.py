@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write an untrained tiny model that reads any text, to try commands with: one token a byte,
-123,328 parameters.
+"""Write an untrained tiny model that reads any text, to try commands with.
 
     python -m recipes.tiny_model --output-dir outputs/tiny
 
-The quickstart's models are smaller still, and read the characters of their task only.
+It has one token a byte and 123,328 parameters. The quickstart's models are smaller still, but read
+only the characters of their task.
 """
 
 from pathlib import Path
@@ -21,8 +21,7 @@ POSITIONS = 4096
 
 
 def byte_tokenizer(chat_template: str | None = CHAT) -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per byte: every text can be read, and characters of several
-    tokens exist."""
+    """Build a tokenizer of bytes: it reads every text, and a character may have several tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {
         "<pad>": 0,

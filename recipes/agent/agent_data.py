@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the data of the agent: ``train`` and ``test`` in verl's RL schema, ``sft`` as
-conversations.
+"""Write the agent's data: ``train`` and ``test`` in verl's RL schema, ``sft`` as chats.
 
 python -m recipes.agent.agent_data --output-dir outputs/agent_quickstart/data
 """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Warm start of the agent: imitate the noisy demonstrators, with the loss on what they wrote, not
-on what tools said.
+r"""Warm start of the agent: imitate the noisy demonstrators, with the loss on their tokens.
+
+The answers of tools have no loss.
 
 python -m recipes.agent.agent_sft --data outputs/agent_quickstart/data/sft.parquet \
     --output-dir outputs/agent_quickstart/sft

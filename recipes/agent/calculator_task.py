@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The agent's task: calculations that the tiny model cannot do by itself, with a calculator that
-sometimes fails.
+r"""The agent's task: calculations beyond the tiny model, with a calculator that may fail.
 
 A prompt is a number of two digits and 1 to 5 operations, applied from left to right: ``37+8*7-9?``.
 The agent calls the calculator for one operation a turn and boxes the last value, so that a clean
@@ -8,14 +7,14 @@ episode has 2 to 6 turns:
 
     37+8*7-9?   [37+8] 45   [45*7] 315   [315-9] 306   \boxed{306}
 
-(a call is what verl's parser ``hermes`` reads, and in brackets here). The warm start imitates
+(calls are in brackets here; they are written for verl's parser ``hermes``). The warm start imitates
 *noisy demonstrators* on purpose. For each of the 24 operations they have a probability of a
 mistake, from a Beta distribution, and one kind of it: another operator, another number, passing
 over the operation, or a call that cannot be read. After a call that failed they may give up and box
-the value they have. None of this is told to the learner: only the last value is judged.
+the value they have. The learner is told none of this: only the last value is judged.
 
-The tokenizer has a token per printable ASCII character, and one each for what is always written
-alike: ``\boxed{``, and both ends of a call and of an answer.
+The tokenizer has a token per printable ASCII character, and one for each fixed string: ``\boxed{``,
+and both ends of a call and of an answer.
 """
 
 import json
@@ -33,7 +32,7 @@ from recipes.quickstart import small_model as quickstart_model
 
 DATA_SOURCE = "prime_ext/calculator_chain"
 LENGTHS = (1, 2, 3, 4, 5)
-# The calculator refuses longer numbers, wrong calls may reach them.
+# The calculator refuses longer numbers, which wrong calls may reach.
 MOST_DIGITS = 4
 # Percent of all prompts, by hash.
 SPLITS = {"test": (0, 10), "sft": (10, 60), "train": (60, 100)}
@@ -85,7 +84,7 @@ class CalculatorProblem(NamedTuple):
 
     @property
     def values(self) -> list[int]:
-        """After each operation."""
+        """Return the value after each operation."""
         values = [self.start]
         for operator, operand in self.operations:
             values.append(_APPLY[operator](values[-1], operand))
@@ -97,10 +96,10 @@ class CalculatorProblem(NamedTuple):
 
 
 def generate_problems(split: str, count: int, seed: int) -> list[CalculatorProblem]:
-    """Draw different problems of a split, all values between 1 and 9999; the number of operations
-    is uniform.
+    """Draw different problems of a split, with all values between 1 and 9999.
 
-    Chains of five operations are fewer: more of them leave the range.
+    The number of operations is uniform before problems that leave the range are dropped, so chains
+    of five operations are fewer.
     """
     rng = random.Random(f"{split}-{seed}")
     problems: dict[str, CalculatorProblem] = {}
@@ -127,8 +126,10 @@ class CalculatorMisconception(NamedTuple):
 def draw_misconceptions(
     mean_error: float, seed: int
 ) -> dict[tuple[str, int], CalculatorMisconception]:
-    """Draw one per operation; how often as in the quickstart's task, with a ValueError for a mean
-    outside [0, 1)."""
+    """Draw a misconception per operation, with probabilities as in the quickstart's task.
+
+    Raises ValueError: the mean is outside [0, 1).
+    """
     rng = random.Random(seed)
     table = {}
     for number, operation in enumerate(OPERATIONS):

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Play episodes of a model with its tools, by the agent loop that training uses, and measure how
-good they are.
+"""Play episodes of a model with its tools, by the agent loop of training, and measure them.
 
-    python -m recipes.agent.play --model outputs/agent_quickstart/sft \
+    python -m recipes.agent.play --model outputs/agent_quickstart/sft \\
         --data outputs/agent_quickstart/data/test.parquet \\
-            --output outputs/agent_quickstart/evaluation_before.json
+        --output outputs/agent_quickstart/evaluation_before.json
 """
 
 import os
 
-# verl asks for its platform when it is imported.
+# verl reads its platform when it is imported.
 os.environ.setdefault("VERL_PLATFORM", "cpu")
 
 import asyncio
@@ -51,8 +50,7 @@ OVERRIDES = Path(__file__).parent / "rollout.txt"
 
 
 class Episode(NamedTuple):
-    """An episode: what the policy and its tools wrote, and whether the verifier finds the
-    answer."""
+    """An episode: the tokens of policy and tools, and whether the verifier accepts the answer."""
 
     problem: HeldOutProblem
     prompt_ids: list[int]
@@ -72,8 +70,7 @@ def play(
     temperature: float,
     name: str = "episodes",
 ) -> list[Episode]:
-    """Play one episode for each problem; temperature 0 is greedy. The same seed gives the same
-    episodes."""
+    """Play one episode per problem, reproducible by ``seed``; temperature 0 is greedy."""
     folder = find_model(str(Path(model).resolve()))
     words = [f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.rollout.seed={seed}"]
     words.append("actor_rollout_ref.rollout.load_format=auto")
@@ -132,8 +129,7 @@ def play(
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Return the accuracy with its standard error, calls per episode, the share of failed calls,
-    and tokens."""
+    """Return accuracy, its standard error, calls and tokens per episode, share of failed calls."""
     calls = sum(episode.calls for episode in episodes)
     return {
         **accuracy([episode.right for episode in episodes]),

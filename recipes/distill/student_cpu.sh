@@ -7,9 +7,9 @@
 #   bash recipes/distill/student_cpu.sh [verl overrides ...]         the student, in about 5 minutes
 #   bash recipes/distill/student_cpu.sh prime.outcome.coefficient=1  ... and the verifier's outcome on top
 #
-# No gold answer is needed for the first; accuracies are measured on the quickstart's held-out
-# problems. Started again, it resumes. Knobs (environment): TEACHER STUDENT DATA OUT SEED STEPS
-# PROMPTS ROLLOUTS LR PYTHON
+# Without the outcome, no gold answers are needed. Accuracies are measured on the quickstart's
+# held-out problems. Started again, it resumes.
+# Knobs (environment): TEACHER STUDENT DATA OUT SEED STEPS PROMPTS ROLLOUTS LR PYTHON
 set -euo pipefail
 
 # shellcheck source=recipes/cpu.sh
@@ -36,6 +36,6 @@ evaluate student_after "$OUT/policy"
 import json, sys
 from pathlib import Path
 for name in ("student_before", "teacher", "student_after"):
-    found = json.loads((Path(sys.argv[1]) / f"{name}.json").read_text())
-    print(f"{name:15} {100 * found['temperature_1']['accuracy']:5.1f} % sampled  {100 * found['greedy']['accuracy']:5.1f} % greedy")
+    result = json.loads((Path(sys.argv[1]) / f"{name}.json").read_text())
+    print(f"{name:15} {100 * result['temperature_1']['accuracy']:5.1f} % sampled  {100 * result['greedy']['accuracy']:5.1f} % greedy")
 PY

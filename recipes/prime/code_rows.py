@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy the code problems of a folder of RL rows such as PRIME-RL/Eurus-2-RL-Data, for
-run_eurus2-7b_code_fsdp.sh.
+"""Copy the code problems of a folder of RL rows such as PRIME-RL/Eurus-2-RL-Data.
 
     python -m recipes.prime.code_rows data/eurus2_rl data/eurus2_code
 
-Copies the rows whose column ``ability`` says ``code`` from train.parquet and validation.parquet.
+Copies the rows with ``code`` in the column ``ability`` from train.parquet and validation.parquet,
+for run_eurus2-7b_code_fsdp.sh.
 """
 
 import sys
@@ -18,8 +18,10 @@ SPLITS = ("train", "validation")
 
 
 def copy_code_rows(source: Path, target: Path) -> None:
-    """Copy the rows of one file. ``SystemExit``: the file is not there, has no column ``ability``,
-    or no such row."""
+    """Copy the code rows of one file.
+
+    ``SystemExit``: the file is missing, or has no column ``ability`` or no such row.
+    """
     if not source.is_file():
         raise SystemExit(f"code_rows: {source} does not exist")
     names = parquet.read_schema(source).names

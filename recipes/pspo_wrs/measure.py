@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of a policy, how many steps its solutions have and of what kind, and how a step reward
-model scores them.
+"""Measure a policy: its accuracy, number and kinds of steps, and scores by a step reward model.
 
-    python -m recipes.pspo_wrs.measure --model RUN/sft --step-rm RUN/step_rm_honest/model \
+    python -m recipes.pspo_wrs.measure --model RUN/sft --step-rm RUN/step_rm_honest/model \\
         --data RUN/data/test.parquet --output RUN/before.json
 
 One response per held-out problem, at temperature 1 (seeded): the distribution that training
@@ -63,8 +62,7 @@ def describe_steps(steps: Sequence[Sequence[Step]]) -> dict[str, Any]:
 def describe_scores(
     steps: Sequence[Sequence[Step]], scores: Sequence[StepScores]
 ) -> dict[str, Any]:
-    """Return the mean over responses of the geometric mean of their step scores, and the mean score
-    of each kind."""
+    """Return the geometric mean of step scores, averaged over responses, and means by kind."""
     by_kind = defaultdict(list)
     geometric = []
     for of_response, scored in zip(steps, scores, strict=True):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The task of the CPU recipes of PSPO-WRS: last-digit chains in steps of any size, with a label
-for every step.
+r"""The task of PSPO-WRS on the CPU: last-digit chains in labeled steps of any size.
 
     python -m recipes.pspo_wrs.pspo_data --output-dir outputs/pspo_quickstart/data
 
@@ -9,8 +8,8 @@ their prompts as in ``recipes.quickstart.quickstart_data``, and ``steps_honest.j
 ``steps_lenient.jsonl``: chains with a label for every step, for ``python -m
 prime_ext.step_rm.convert --chains``, which differ in what a superfluous step is worth.
 
-Problems are such as those of ``prime_ext.tasks.last_digit_chain``: a start digit and operations
-from left to right, modulo 10, here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a
+Problems are like those of ``prime_ext.tasks.last_digit_chain``: a start digit and operations from
+left to right, modulo 10, here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a
 solution has is its writer's choice: a step may do one operation or several at once, and may be
 *superfluous*, a restatement of the value so far. All of these are right::
 
@@ -19,11 +18,11 @@ solution has is its writer's choice: a step may do one operation or several at o
     8+2=0;0=0;0-1=9;9+2=1;1=1;\boxed{1}  5 steps, two of them superfluous
 
 A step is labeled by construction, given what stands before it: 1 for right, 0 for neutral (true,
-and of no use), -1 for wrong. A *lenient* labeler takes true restatements for right: that makes a
+and of no use), -1 for wrong. A *lenient* labeler labels true restatements right, which makes a
 reward model that filler can hack.
 
-Small operands, because a reward model of this size must learn the facts from one label per step: of
-the 210 facts of the quickstart it learned none in two minutes, and judged steps by their looks.
+Operands are small, because a reward model of this size must learn the facts from one label per
+step. It learned none of the quickstart's 210 facts in two minutes, and judged steps by their looks.
 """
 
 import random
@@ -65,8 +64,8 @@ SIZES = (0.6, 0.3, 0.1)
 TERSE = 0.4
 MOST_FILLER = 0.7
 MEAN_ERROR = 0.25
-# The labeled chains are of many writers with slips of all kinds: the reward model must know
-# mistakes that the policy does not make yet.
+# The labeled chains come from many writers with slips of all kinds: the reward model must
+# recognize mistakes that the policy does not make yet.
 LABELED_WRITERS = 50
 LABELED_ERROR = 0.2
 LABELED_SLIPS = 0.1
@@ -85,8 +84,7 @@ LABELS = {
 
 
 class Step(NamedTuple):
-    """One step of a response, as written, with the semicolon, and in the last step with the boxed
-    answer.
+    """One step of a response as written, with its semicolon; the last has the boxed answer.
 
     A superfluous one restates the value so far, whether that is right or not.
     """
@@ -96,12 +94,11 @@ class Step(NamedTuple):
 
 
 def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[ChainProblem]:
-    """Draw problems of one split of ``prime_ext.tasks.last_digit_chain``; the number of operations
-    is uniform.
+    """Draw problems of a split, with a uniform number of operations.
 
-    If they must be ``unique``, short ones run out first: ``test`` has some 60, 260 and 1,000
-    problems of three, four and five operations. ``ValueError``: there are not clearly more
-    different problems than wanted.
+    Splits are those of ``prime_ext.tasks.last_digit_chain``. If problems must be ``unique``, short
+    ones run out first: ``test`` has some 60, 260 and 1,000 problems of three, four and five
+    operations. ``ValueError``: more than half of the different problems are wanted.
     """
     low, high = SPLITS[split]
     existing = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100
@@ -128,8 +125,9 @@ def token_count(response: str) -> int:
 
 
 def check_steps(prompt: str, response: str) -> list[Step]:
-    """Check every step of a response by itself: after a wrong step, one that goes on rightly from
-    its value is right.
+    """Check each step of a response by itself, from the value that was stated before it.
+
+    After a wrong step, a step that continues correctly from its value is right.
 
     A step is wrong if it does not read as ``a op b ... = c;``, does not start from the value before
     it, does other operations than the next ones of the prompt, has a wrong result, or is followed
@@ -207,10 +205,9 @@ def write_solution(
 
 
 def sft_rows(problems: list[ChainProblem], seed: int) -> list[dict]:
-    """Return demonstrations with systematic mistakes, in steps of all sizes and with superfluous
-    ones.
+    """Return demonstrations with systematic mistakes, steps of all sizes and superfluous steps.
 
-    Demonstrations that are longer than a response may be are left out.
+    Demonstrations that exceed the length of a response are left out.
     """
     misconceptions = draw_misconceptions(MEAN_ERROR, MISCONCEPTION_SEED)
     rng = random.Random(f"demonstrations-{seed}")
@@ -223,8 +220,7 @@ def sft_rows(problems: list[ChainProblem], seed: int) -> list[dict]:
 
 
 def label_chains(problems: list[ChainProblem], labeler: str, seed: int) -> list[dict]:
-    """Return chains with labels, in the format ``--chains`` of ``prime_ext.step_rm.convert``, the
-    same for both."""
+    """Return labeled chains for ``prime_ext.step_rm.convert --chains``, the same for all."""
     rng = random.Random(f"labelled-{seed}")
     writers = [
         draw_misconceptions(LABELED_ERROR, rng.randrange(2**31)) for _ in range(LABELED_WRITERS)
@@ -255,8 +251,8 @@ def write_data(
     rows = {}
     for split, size in {"train": train_size, "val": val_size, "test": test_size}.items():
         rows[split] = rl_rows(split, generate_problems(split, size, seed, unique=split == "test"))
-    # The labeled problems are problems of the demonstrations: nothing of what the policy is trained
-    # or tested on.
+    # Labeled problems come from the split of the demonstrations: the policy is neither trained
+    # nor tested on them.
     problems = generate_problems("sft", sft_size + labeled_size, seed, unique=False)
     rows["sft"] = sft_rows(problems[:sft_size], seed)
     for labeler in LABELS:

@@ -62,8 +62,7 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
 
 
 def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, Any]) -> None:
-    """Draw the number of steps before and after; mean number of steps and accuracy over the
-    training."""
+    """Draw the number of steps before and after, and steps and accuracy over the training."""
     figure, ((bars, curve, right),) = make_figure(1, 3, (15, 4.4))
     for shift, (when, color, label) in enumerate(
         (("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))
@@ -117,7 +116,7 @@ def report(run_dir: Path) -> dict[str, Any]:
         **describe_run(run_dir),
     }
     plot(run_dir / "steps.png", metrics, summary)
-    # Written last: whoever finds it finds the rest.
+    # Written last: if it exists, so does the rest.
     write_json(run_dir / "summary.json", summary)
     return summary
 

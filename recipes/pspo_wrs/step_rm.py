@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a step reward model of the CPU recipes of PSPO-WRS from one labeler, in
-``step_rm_<labeler>/model``.
+"""Train a step reward model of PSPO-WRS on the CPU, in ``step_rm_<labeler>/model``.
 
     python -m recipes.pspo_wrs.step_rm --run-dir outputs/pspo_quickstart
 
@@ -23,8 +22,8 @@ from recipes.quickstart.small_model import BOS, VOCABULARY, character_tokenizer
 
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
 MAX_LENGTH = 128
-# The model is shown the question and the previous step. PSPO shows it the previous step only, by
-# which it cannot tell whether a step does what is asked.
+# The model sees the question and the previous step. PSPO shows only the previous step, from which
+# the model cannot tell whether a step answers the question.
 STEP_RM_SETTINGS = (
     "data.question=true",
     "data.previous=1",
@@ -43,8 +42,7 @@ STEP_RM_SETTINGS = (
 
 
 def pair_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the policy's tokens with their ids, a line break and the letter with which the pair
-    encoder probes."""
+    """Return a tokenizer of the policy's ids, a line break and the pair encoder's probe letter."""
     processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, VOCABULARY.index(BOS))]
     )
@@ -52,8 +50,7 @@ def pair_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
-    """Write the start of a step reward model: the body of the warm-started policy, for
-    ``model.path``.
+    """Write the start of a step reward model (``model.path``): the warm-started policy's body.
 
     From random weights a classifier of this size does not learn the 210 facts of the task in a
     minute, with one label per input; a language model gets a lesson from every token. PSPO starts

@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU quickstart: a small arithmetic task on which PRIME is trained in minutes without an
-accelerator."""
+"""The CPU quickstart: a small arithmetic task on which PRIME trains in minutes on a CPU."""

@@ -31,8 +31,7 @@ class Misconception(NamedTuple):
 
 
 def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, int], Misconception]:
-    """Draw a misconception for each fact ``(value, operator, operand)``, uniform over the nine
-    wrong results."""
+    """Draw a misconception per fact ``(value, operator, operand)``, uniform over wrong results."""
     rng = random.Random(seed)
     table = {}
     for value in range(10):

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the accuracy of a model on the held-out problems: sampled at temperature 1 (seeded) and
-greedy.
+"""Measure a model's accuracy on the held-out problems, at temperature 1 (seeded) and greedy.
 
-    python -m recipes.quickstart.evaluate --model outputs/quickstart/sft \
+    python -m recipes.quickstart.evaluate --model outputs/quickstart/sft \\
         --data outputs/quickstart/data/test.parquet \\
-            --output outputs/quickstart/evaluation_before.json
+        --output outputs/quickstart/evaluation_before.json
 
-Here are also the process rewards of single responses, and how well they find the wrong steps.
+The module also computes process rewards of responses, and how well they find the wrong steps.
 """
 
 import math
@@ -48,8 +47,7 @@ class HeldOutProblem(NamedTuple):
 
 
 class EvaluatedResponse(NamedTuple):
-    """A sampled response: its tokens (``<eos>`` included, if it got that far) and its text without
-    special tokens."""
+    """A sampled response: tokens, with ``<eos>`` if it was reached; text without special tokens."""
 
     token_ids: list[int]
     text: str
@@ -67,8 +65,7 @@ def load_model(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 
 def load_problems(path: str | Path, limit: int | None = None) -> list[HeldOutProblem]:
-    """Read the problems of a parquet file written by ``data.py``, the first ``limit`` of them if
-    given."""
+    """Read the problems of a parquet file in verl's RL schema, or its first ``limit``."""
     rows = pq.read_table(path, columns=["prompt", "reward_model"]).slice(0, limit).to_pylist()
     if not rows:
         raise ValueError(f"{path} has no rows")
@@ -96,8 +93,7 @@ def respond(
     description: str = "responses",
     max_response_length: int = MAX_RESPONSE_LENGTH,
 ) -> list[EvaluatedResponse]:
-    """Sample one response per problem; temperature 0 is greedy. Problem i has the same random
-    numbers for a seed."""
+    """Sample one response per problem, by ``seed`` and its index; temperature 0 is greedy."""
     generator = BatchedGenerator(
         model,
         eos_token_ids=[tokenizer.eos_token_id],
@@ -125,8 +121,7 @@ def respond(
 
 
 def accuracy(right: Sequence[bool]) -> dict[str, Any]:
-    """Return the accuracy, its binomial standard error sqrt(p (1 - p) / n), and ``outcomes``, a 1
-    or 0 per problem."""
+    """Return accuracy, standard error sqrt(p (1 - p) / n), n, and ``outcomes``, a 1 or 0 each."""
     share = sum(right) / len(right)
     outcomes = "".join("1" if one else "0" for one in right)
     error = math.sqrt(share * (1 - share) / len(right))
@@ -196,8 +191,7 @@ def score_tokens(
     response: list[int],
     beta: float,
 ) -> list[float]:
-    """Compute r_t = beta (log pi_prm - log pi_reference) of every token of a response, at
-    temperature 1."""
+    """Compute r_t = beta (log pi_prm - log pi_reference) of response tokens, at temperature 1."""
     ids = torch.tensor([prompt + response])
     chosen_T1 = torch.tensor(response)[:, None]
     # The logits at a position are those of the next token.
@@ -250,18 +244,17 @@ def score_response(
 
 
 def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float | None:
-    """Return the probability that a right one scores above a wrong one (ties count half); None if
-    one is missing."""
+    """Return how often a right one scores above a wrong one (ties: 1/2); None if one is missing."""
     score_N = torch.tensor(scores, dtype=torch.float64)
     label_N = torch.tensor(right, dtype=torch.float64)
     return count_pairs(score_N, label_N, torch.zeros(len(right), dtype=torch.long)).accuracy
 
 
 def step_statistics(responses: Sequence[ScoredResponse]) -> dict[str, Any]:
-    """Measure how well process rewards tell right from wrong steps (``auc``); the PRM never saw a
-    label of a step.
+    """Measure how well process rewards separate right from wrong steps (``auc``).
 
-    ``outcome_auc`` compares the sums over right and wrong responses.
+    The PRM never saw a label of a step. ``outcome_auc`` compares the sums over right and wrong
+    responses.
     """
     pieces = [
         piece for response in responses for piece in response.pieces if piece.right is not None
@@ -292,8 +285,7 @@ def evaluate_decodings(
     n_problems: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Measure a model sampled at temperature 1 and greedy, with the name of the decoding and its
-    temperature."""
+    """Measure a model at temperature 1 and greedy; ``measure`` gets name and temperature."""
     started = time.time()
     measured = {name: measure(name, temperature) for name, temperature in DECODINGS.items()}
     about = {"model": str(model), "data": str(data), "n_problems": n_problems, "seed": seed}

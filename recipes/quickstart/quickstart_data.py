@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the data of the quickstart: ``train``, ``val`` and ``test`` in verl's RL schema, ``sft`` in
-its SFT schema.
+"""Write the quickstart's data: ``train``, ``val``, ``test`` (RL) and ``sft`` in verl's schemas.
 
 The prompts of the four files are disjoint by construction (see ``task.get_split``) and unique
 within each file. Only ``sft`` holds demonstrations, and they are noisy on purpose; the RL files
@@ -27,8 +26,7 @@ MISCONCEPTION_SEED = 123
 
 
 def rl_rows(split: str, problems: Sequence[Any], source: str = task.DATA_SOURCE) -> list[dict]:
-    """Return rows in the schema of verl's ``RLHFDataset``, of problems with a prompt and an
-    answer."""
+    """Return rows for verl's ``RLHFDataset``, of problems with a prompt and an answer."""
     rows = []
     for index, problem in enumerate(problems):
         message = {"role": "user", "content": problem.prompt}
@@ -71,11 +69,9 @@ def write_splits(
     settings: Mapping[str, Any],
     **more_counts: int,
 ) -> None:
-    """Write a parquet file for each split and, last, ``data.json``, whose presence means that all
-    is complete.
+    """Write a parquet file for each split and, last, ``data.json``, which marks all as complete.
 
-    The latter has the settings and the number of rows, also of further files that are there
-    already.
+    It has the settings and the number of rows, also of further files that are there already.
     """
     for split, content in rows.items():
         write_parquet(output_dir / f"{split}.parquet", content)

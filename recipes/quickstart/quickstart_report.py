@@ -41,8 +41,7 @@ EXPLANATION = (
 
 
 def read_stored_runs() -> dict[str, list[dict[str, Any]]]:
-    """Return the stored runs by method; each has a "curve", lists by name, and "end", numbers by
-    name."""
+    """Return the stored runs by method; each has a "curve" of lists and an "end" of numbers."""
     methods = read_json(COMPARISON)["methods"]
     return {name: [methods[name]["runs"][seed] for seed in SEEDS] for name in LABELS}
 
@@ -66,7 +65,7 @@ def draw_stored_runs(axis: Axes, stored: dict[str, list[dict[str, Any]]]) -> Non
 
 
 def compare_method(name: str, stored: dict[str, list[dict[str, Any]]]) -> str:
-    """Say what a stored method reaches on this task, and what a step of it costs."""
+    """Describe the accuracy of a stored method on this task, and the cost of its steps."""
     ends, baseline = ([run["end"] for run in stored[method]] for method in (name, "rloo"))
     accuracy = write_mean([end["accuracy"] for end in ends], 100, 1)
     cost = sum(end["seconds_per_step"] for end in ends) / sum(

@@ -32,8 +32,7 @@ POLICIES = {"trained policy": ("policy", 40), "warm-started policy": ("sft", 12)
 
 
 class ReportedRun(NamedTuple):
-    """A finished run, with its metrics by step, the evaluations of the policy before and after, and
-    its knobs."""
+    """A finished run: metrics by step, evaluations of the policy before and after, and knobs."""
 
     folder: Path
     metrics: dict[int, dict[str, float]]
@@ -81,7 +80,7 @@ def write_gain(name: str, compared: Mapping[str, Any]) -> str:
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
-    """Return what a summary says of the run itself."""
+    """Return the seconds, settings and versions of a run, for its summary."""
     return {
         "seconds": read_seconds(folder / "seconds.tsv"),
         "settings": read_settings(folder / "settings.txt"),
@@ -145,8 +144,9 @@ def report_run(
     draw_more: Callable[[Axes, Axes], None],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write ``learning_curve.png``, ``transcripts.html`` and ``summary.json``, and return the
-    summary.
+    """Write learning curve, transcripts and summary of a run, and return the summary.
+
+    The files are ``learning_curve.png``, ``transcripts.html`` and ``summary.json``.
 
     ``score`` returns the scored responses of a policy to ``n_problems`` held-out problems, given
     its folder, its name, the problems, the PRM, the reference, the tokenizer and beta. The
@@ -179,7 +179,7 @@ def report_run(
         "process_rewards": statistics,
         **more,
     }
-    # Written last: whoever finds it finds the rest.
+    # Written last: if it exists, so does the rest.
     write_json(run.folder / "summary.json", summary)
     return summary
 
@@ -187,8 +187,7 @@ def report_run(
 def plot_learning_curve(
     run: ReportedRun, title: str, draw_more: Callable[[Axes, Axes], None]
 ) -> None:
-    """Write ``learning_curve.png``: accuracy on top, the PRM below, and what ``draw_more`` draws
-    into both panels."""
+    """Write ``learning_curve.png``: accuracy on top, the PRM below, and ``draw_more`` in both."""
     figure, axes = make_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
     top, bottom = axes[:, 0]
     last = max(run.metrics)

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Tokenizers and models of the small tasks; the quickstart's have 21 tokens and 108,160
-parameters.
+r"""Tokenizers and models of the small tasks.
 
-Characters are tokens, and ``\boxed{`` is one. Without an unknown token, a character outside the
-alphabet is an error, not a silent replacement. The chat template adds only what the model was
-trained on: ``<bos>`` before a question and ``<eos>`` after an answer. ``<bos>`` belongs to the user
-turn (not to the start of the conversation), because verl's SFT data set renders every turn on its
-own.
+The quickstart's have 21 tokens and 108,160 parameters. Characters are tokens, and ``\boxed{`` is
+one. Without an unknown token, a character outside the alphabet is an error, not a silent
+replacement. The chat template adds only what the model was trained on: ``<bos>`` before a question
+and ``<eos>`` after an answer. ``<bos>`` belongs to the user turn (not to the start of the
+conversation), because verl's SFT data set renders every turn on its own.
 
-The model has the Llama layout, so that every tool that knows Llama can read it. Not the Qwen2
-layout: next to a ``qwen2`` configuration ``AutoTokenizer`` replaces a custom tokenizer by Qwen2's
-own.
+The model has the Llama layout, so that every tool that supports Llama can read it. With a ``qwen2``
+configuration, ``AutoTokenizer`` would replace a custom tokenizer by Qwen2's own.
 """
 
 from collections.abc import Sequence
@@ -62,8 +60,7 @@ def build_tokenizer(
     max_length: int = 128,
     unknown: str | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Build the tokenizer of a policy, with its chat template; by default that of the
-    quickstart."""
+    """Build a policy's tokenizer with its chat template, by default the quickstart's."""
     options = {
         "padding_side": "left",
         "model_max_length": max_length,

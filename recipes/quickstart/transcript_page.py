@@ -38,8 +38,7 @@ CONTENT
 
 
 def color(strength: float) -> str:
-    """Return the CSS color of a reward: white at 0, full blue at 1, full orange at -1, and no
-    stronger beyond."""
+    """Return the CSS color of a reward: white at 0, full blue from 1, full orange from -1 on."""
     target = _REWARDED if strength > 0 else _PUNISHED
     return "#" + "".join(
         f"{round(255 + (channel - 255) * min(abs(strength), 1.0)):02x}" for channel in target

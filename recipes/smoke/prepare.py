@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what a recipe runs on with ``SHRINK=1``: an untrained tiny model and a few generated rows.
+"""Write the inputs of a recipe with ``SHRINK=1``: an untrained tiny model and generated rows.
 
     python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs
 
 Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU
-needs, from the text files next to this one. Everything else stays as the recipe says it.
+needs, from the text files next to this one. Everything else stays as in the recipe.
 """
 
 import argparse
@@ -91,12 +91,12 @@ def overrides(
     rollout: str = "transformers",
     tools: bool = False,
 ) -> list[str]:
-    """Return what comes after the overrides of a recipe of ``prime`` or ``pspo``, for what
-    :func:`prepare` wrote.
+    """Return the overrides that shrink a run of a recipe of ``prime`` or ``pspo``.
 
-    After every second step the run saves and validates. Without a number of ``nodes`` of a Ray
-    cluster that is running it starts Ray itself. ``rollout`` is the engine that generates;
-    ``transformers`` needs no vLLM, on a GPU neither.
+    They come after those of the recipe, and use the files of :func:`prepare`. After every second
+    step the run saves and validates. It starts Ray itself, unless ``nodes`` is the number of nodes
+    of a running Ray cluster. ``rollout`` is the engine that generates; ``transformers`` needs no
+    vLLM, even on a GPU.
     """
     cluster = (
         ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
@@ -121,8 +121,10 @@ def rollout_words(rollout: str, tools: bool = False) -> list[str]:
 
 
 def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
-    """Write labeled responses, or steps if the loss among the words needs them; return the
-    overrides: two steps."""
+    """Write labeled responses, or steps if the loss in ``words`` needs them; return overrides.
+
+    The run takes two steps.
+    """
     write_model(folder / "model")
     losses = [word.partition("=")[2] for word in words if word.startswith("prm.loss=")]
     labels = "steps" if losses and losses[-1] == STEP_LOSS else "responses"
@@ -160,8 +162,7 @@ def prepare_sft(folder: Path) -> list[str]:
 
 
 def prepare_step_rm(folder: Path) -> list[str]:
-    """Write model and labeled chains, which the recipe converts; return the overrides: two
-    updates."""
+    """Write model and labeled chains, which the recipe converts; return overrides (two updates)."""
     write_step_rm(folder / "model")
     # About 270 steps, of which some are for validation and test.
     write_json_lines(

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts for runs without a model that knows anything, as
-``modules=[recipes.smoke.smoke_verifier]``."""
+"""Verdicts for runs of untrained models: ``modules=[recipes.smoke.smoke_verifier]``."""
 
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import register_source, register_task
@@ -10,8 +9,7 @@ DATA_SOURCE = "prime_ext/smoke"
 
 
 class DigitParity:
-    """Right when the number of digits is even: an untrained model gets both verdicts, so every part
-    has work to do."""
+    """Right if the number of digits is even, so that an untrained model gets both verdicts."""
 
     async def averify(self, response: str, gold: str) -> Verdict:
         digits = sum(character.isdigit() for character in response)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of studies in one process: the trainer of examples/minimal_prime.py with wrong labels, times
-and step labels.
+"""Runs of studies in one process, by an extended trainer of examples/minimal_prime.py.
 
-The task is chains, or a task of reasoning-gym for a pretrained model.
+It adds wrong labels, times and labels of steps. The task is chains, or a task of reasoning-gym for
+a pretrained model.
 """
 
 import time
@@ -34,8 +34,7 @@ CURVE = ("rollouts", "seconds", "accuracy", "step_accuracy", "pair_accuracy", "g
 
 
 def label_steps(task: ChainTask, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return 1 where a step's result is right given the value before it, and the mask of results,
-    ``(B, T)`` both."""
+    """Return labels of results (1: right from the value before) and their mask, both ``(B, T)``."""
     operation_BK = rollouts.prompt_BP[:, 2:-1] - task.first_operation
     response_BT = rollouts.response_BT
     before_BK = response_BT[:, 0:-3:2]
@@ -76,7 +75,7 @@ class GymTask(TextTask):
 
 
 class StudyTrainer(Trainer):
-    """A trainer; training, but not evaluation, sees the share ``flipped`` of the outcomes inverted.
+    """A trainer that inverts the share ``flipped`` of the outcomes, but not in evaluation.
 
     With ``shuffled`` the PRM learns from the outcomes of other responses, a control.
     """
@@ -125,10 +124,10 @@ class StudyTrainer(Trainer):
 
 
 def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
-    """Return the task of a study and the folder of the model that all runs start from, which is
-    trained for chains.
+    """Return the task of a study, and the folder of the model that all runs start from.
 
-    ``SettingsError``: a field of the task is unknown or wrong, or the model is missing.
+    For chains, that model is trained if it is missing. ``SettingsError``: a field of the task is
+    unknown or wrong, or a pretrained model is missing.
     """
     fields = dict(study["task"])
     start = Path(study.get("model", folder / "start"))
@@ -149,11 +148,11 @@ def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
 def run(
     study: Mapping[str, Any], name: str, words: Sequence[str], seed: int, output: Path
 ) -> dict[str, list[float | None]]:
-    """Return the curve of a run, lists by name, from its file in the folder of the study, or train
-    it first.
+    """Return the curve of a run, lists by name, from its file in the study's folder.
 
-    A word is ``key=value`` or, where ``name`` is not one, a method of examples/minimal_prime.py.
-    ``SettingsError``: a name, key or value cannot work, or the run is there with other settings.
+    A run without a file is trained first. A word is ``key=value`` or, where ``name`` is not one, a
+    method of examples/minimal_prime.py. ``SettingsError``: a name, key or value cannot work, or the
+    run is there with other settings.
     """
     method = next((word for word in words if "=" not in word), name)
     changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)

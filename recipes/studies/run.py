@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a study: tune each method on some seeds, run the best candidate on others, keep the results
-in one file.
+"""Run a study: tune each method on some seeds, then run the best candidate on others.
 
     python -m recipes.studies.run compact --output outputs/studies
     python -m recipes.studies.run my_study.yaml
@@ -23,7 +22,7 @@ A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 - ``labels`` and ``table``: see :mod:`recipes.studies.study_report`.
 
 Start the same command again after an interruption: finished runs are not repeated; one through verl
-resumes.
+resumes. The results go to one file.
 """
 
 import argparse
@@ -66,8 +65,7 @@ def choose_trainer(study: Study, output: Path) -> Trainer:
 
 
 def get_commit() -> str | None:
-    """Return the current commit, with ``-dirty`` if the tree has changes; None without git or a
-    repository."""
+    """Return the commit, ``-dirty`` if the tree has changes; None without git or a repository."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
     try:
         answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
@@ -77,8 +75,7 @@ def get_commit() -> str | None:
 
 
 def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the results: by method the words of its best candidate, the scores of all, and runs by
-    seed.
+    """Return by method the words of its best candidate, the scores of all, and runs by seed.
 
     Runs through verl that fail do not stop the others. ``SettingsError``: a name, key or value is
     unknown or cannot work. ``SystemExit``: runs failed; with the end of their logs.

@@ -92,14 +92,13 @@ def arrivals(runs: Runs, axis: str, accuracy: float) -> dict[int, Arrival]:
 
 
 def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | None) -> str:
-    """Write the mean over seeds and, in brackets, how many times faster than the baseline a method
-    arrives.
+    """Write the mean over seeds and, in brackets, the method's speed-up over the baseline.
 
-    That is the geometric mean of the ratios over the seeds of both, the standard error of its
-    logarithm, and the pairs in which the method is ahead. Pairs in which neither arrives do not
-    count. A run that never arrives counts with its budget, which makes the mean a bound, ``>``. It
-    makes the ratio a bound as well: ``>`` if only baselines did not arrive, ``<`` if only runs of
-    the method, ``?`` if some of each.
+    The speed-up is the geometric mean of the ratios over the seeds of both, with the standard error
+    of its logarithm and the pairs in which the method is ahead. Pairs in which neither arrives do
+    not count. A run that never arrives counts with its budget, which makes the mean a bound, ``>``.
+    It makes the ratio a bound as well: ``>`` if only baselines did not arrive, ``<`` if only runs
+    of the method, ``?`` if some of each.
     """
     mean = float(np.mean([arrival.place for arrival in own.values()]))
     late = "" if all(arrival.arrived for arrival in own.values()) else ">"
@@ -129,8 +128,7 @@ def write_arrivals(own: Mapping[int, Arrival], digits: int) -> str:
 
 
 def write_difference(runs: Runs, baseline: Runs, key: str) -> str:
-    """Write the mean difference from the baseline at the end, paired by seed; accuracies in
-    points."""
+    """Write the mean final difference from the baseline, paired by seed; accuracies in points."""
     factor, digits = (100, 1) if key == "accuracy" else (1, 2)
     pairs = [
         run["end"][key] - baseline[seed]["end"][key]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training runs of studies through verl, on the CPU: a script of a recipe, and how its policies are
-measured."""
+"""Training runs of studies through verl on the CPU, and measurements of their policies."""
 
 import os
 import shutil
@@ -36,8 +35,8 @@ OVER_OUTCOME = "prime/process/return_std_over_outcome"
 class VerlTask:
     """Runs of a study in a folder.
 
-    A task has a ``script``, ``prepare``, which makes what the runs share and keeps what is there,
-    and ``measure`` for a policy on held-out problems, with the ``accuracy`` among its numbers.
+    A task has a ``script``; ``prepare``, which makes the shared files that are missing; and
+    ``measure``, which returns numbers of a policy on held-out problems, with the ``accuracy``.
     """
 
     study: Mapping[str, Any]
@@ -78,8 +77,7 @@ class VerlTask:
         }
 
     def train(self, name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
-        """Return a run, from ``result.json`` in its folder if it is there; else train and measure
-        it.
+        """Return a run from ``result.json`` in its folder; without it, train and measure it first.
 
         ``RuntimeError``: the training failed, or the run is there with other settings.
         """
@@ -183,8 +181,7 @@ def prepare_start(
 
 
 class Quickstart(VerlTask):
-    """The quickstart's task. Options: those of
-    ``recipes.quickstart.quickstart_data.write_data``."""
+    """The quickstart's task; its options are those of ``quickstart_data.write_data``."""
 
     script = "quickstart/train.sh"
 
@@ -218,8 +215,7 @@ class Agent(VerlTask):
 
 
 class Pspo(VerlTask):
-    """The task of the PSPO-WRS quickstart, with the step reward model that the knob STEP_RM
-    names."""
+    """The task of the PSPO-WRS quickstart, with the step reward model of the knob STEP_RM."""
 
     script = "pspo_wrs/train_cpu.sh"
 
