@@ -7,7 +7,7 @@
 #   bash recipes/agent_quickstart_cpu.sh variant=guarded  further words are overrides of verl's configuration
 #
 # The agent calls a calculator that sometimes fails (recipes/agent/calculator_task.py). Phases,
-# knobs, resumption: as in recipes/quickstart_cpu.sh.
+# knobs and resumption are as in recipes/quickstart_cpu.sh.
 set -euo pipefail
 
 # shellcheck source=recipes/quickstart/phases.sh
@@ -16,7 +16,7 @@ OUT="${OUT:-$ROOT/outputs/agent_quickstart}"       # folder of the run
 SEED="${SEED:-0}"                                  # of warm start, order of the problems, sampling
 MEAN_ERROR="${MEAN_ERROR:-0.35}"                   # how often the demonstrators of the warm start are wrong, per operation
 TEST_SIZE="${TEST_SIZE:-1000}"                     # held-out problems
-SFT_STEPS="${SFT_STEPS:-1000}"                     # warm start: optimiser steps
+SFT_STEPS="${SFT_STEPS:-1000}"                     # warm start: optimizer steps
 STEPS="${STEPS:-60}"                               # PRIME steps
 PROMPTS="${PROMPTS:-16}"                           # problems per step, after the filter
 ROLLOUTS="${ROLLOUTS:-4}"                          # episodes per problem
@@ -31,5 +31,5 @@ KNOBS=(SEED MEAN_ERROR TEST_SIZE SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP P
   SAVE_FREQ)
 
 start_run "$@"
-# Every override of the training is in recipes/agent/train.sh.
+# All overrides of the training are in recipes/agent/train.sh.
 data_to_report agent play "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the studies on the CPU begin with: help, the root of the repository as the working folder, an
-# environment if none is given, the interpreter. Sourced, with the arguments of the recipe in place.
+# The start of recipes on the CPU: help, the root of the repository as the working folder, an
+# environment if none is given, and the interpreter. Sourced, with the arguments of the recipe.
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the two stages of EurusPRM share. Sourced with MODEL_PATH, TRAIN_FILES and PRM_REFERENCE set,
-# and OUTPUT_DIR exported.
+# Shared code of the two stages of EurusPRM. Sourced with MODEL_PATH, TRAIN_FILES and PRM_REFERENCE
+# set, and OUTPUT_DIR exported.
 
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 
 # train_eurusprm MISSING OVERRIDES...: replace this shell by offline training with the published
-# settings. MISSING says what to do when the data are not there.
+# settings. MISSING tells users how to get missing data.
 train_eurusprm() {
     if ! rehearsal && [[ ! -e "$TRAIN_FILES" && "$TRAIN_FILES" != \[* ]]; then
         echo "$TRAIN_FILES does not exist; $1" >&2

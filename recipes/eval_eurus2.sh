@@ -7,19 +7,18 @@
 #   DATA=FOLDER DECODING=recommended bash recipes/eval_eurus2.sh PRIME-RL/Eurus-2-7B-PRIME
 #   DATA=FOLDER SYSTEM_PROMPT=default TASKS=math500,amc bash recipes/eval_eurus2.sh Qwen/Qwen2.5-Math-7B-Instruct
 #
-# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The paper decodes greedily, but for
-# LiveCodeBench (10 responses at temperature 0.2); its authors recommend 16 responses at temperature
-# 0.3 and top-p 0.95 since (DECODING=recommended), for a greedy score on the 30 problems of AIME
-# 2024 has a standard error of 8 points.
+# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The paper decodes greedily, except
+# for LiveCodeBench (10 responses at temperature 0.2). Its authors now recommend 16 responses at
+# temperature 0.3 and top-p 0.95 (DECODING=recommended), because a greedy score on the 30 problems
+# of AIME 2024 has a standard error of 8 points.
 # The Eurus-2 models were trained with a system prompt of seven actions (SYSTEM_PROMPT=actions);
-# give others their own.
+# give other models their own.
 # DATA holds the files that prime_ext/tasks/benchmarks/*.yaml name under source.local: Minerva,
-# OlympiadBench and LeetCode are on no hub; what is missing, and where it is published, is said
-# before anything is generated. The released script also runs humaneval and mbpp (TASKS). After an
-# interruption the same command goes on where it was.
+# OlympiadBench and LeetCode are not on the hub. Before anything is generated, missing files are
+# listed with the places where they are published. The released script also runs humaneval and mbpp
+# (TASKS). After an interruption, the same command continues.
 #
-# NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it
-# out.
+# NEVER RUN ON A GPU. Options after MODEL go to eval.run unchanged, e.g. --limit 20 to try it out.
 set -euo pipefail
 
 # shellcheck source=recipes/eval_suite.sh

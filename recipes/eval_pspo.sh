@@ -8,15 +8,14 @@
 #   DECODING=recommended BACKEND=vllm bash recipes/eval_pspo.sh MODEL
 #
 # MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The released code samples with 5
-# beams; here one response is sampled. DECODING=recommended are 16 responses at temperature 0.3 and
-# top-p 0.95, what the authors of PRIME advise.
-# The scores of the published table are micro-F1, which here is the accuracy.
+# beams; here one response is sampled. DECODING=recommended samples 16 responses at temperature 0.3
+# and top-p 0.95, as the authors of PRIME advise.
+# The scores of the published table are micro-F1, which is the accuracy here.
 # The test rows of the paper are not public: EQUATE and Quantitative-101 are evaluated instead, and
-# published numbers are beside ours for orientation only (docs/reference/numeric_reasoning.md).
-# After an interruption the same command goes on.
+# published numbers stand next to ours for orientation only (docs/reference/numeric_reasoning.md).
+# After an interruption, the same command continues.
 #
-# NEVER RUN ON A GPU. Options behind MODEL go to eval.run as they are, e.g. --limit 20 to try it
-# out.
+# NEVER RUN ON A GPU. Options after MODEL go to eval.run unchanged, e.g. --limit 20 to try it out.
 set -euo pipefail
 
 # shellcheck source=recipes/eval_suite.sh

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the evaluation recipes share. Sourced.
+# Shared code of the evaluation recipes. Sourced.
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
 
 SUITE_KNOBS="TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL DATA_PARALLEL SYSTEM_PROMPT PYTHON"
 
-# evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table, say where
-# everything is; exits.
-# NAME is the recipe's; TABLE that of eval.report.
+# evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table and the paths
+# of the results, and exit. NAME is the recipe's; TABLE is that of eval.report.
 evaluate_suite() {
     local name=$1 table=$2 model=$3 options=() status=0
     shift 3
@@ -24,8 +23,8 @@ evaluate_suite() {
     OUTPUT_DIR=${OUTPUT_DIR:-outputs/eval/$name/$(basename "$model")-$DECODING}
     # Folder with the benchmarks' files; empty: from the hub.
     [[ -z "${DATA:-}" ]] || options+=(--data "$DATA")
-    # GPUs that share one copy of the model, and copies, by default as many as there are GPUs for;
-    # of vLLM only.
+    # Only vLLM: GPUs that share one copy of the model, and copies, by default as many as the GPUs
+    # can hold.
     if [[ "$BACKEND" == vllm ]]; then
         local gpus tensor=${TENSOR_PARALLEL:-1}
         gpus=$({ nvidia-smi --list-gpus 2> /dev/null || true; } | wc -l)
@@ -45,7 +44,7 @@ evaluate_suite() {
         "${options[@]}" \
         "$@" || status=$?
     { set +x; } 2>/dev/null
-    # 1: some responses failed; what there is has been reported.
+    # 1: some responses failed; the report has the others.
     ((status <= 1)) || exit "$status"
 
     # Options such as --show-prompt end without results.

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What recipes begin with: their help, and the root of the repository. Sourced; sets PROJECT_ROOT.
+# The start of recipes: their help, and the root of the repository. Sourced; sets PROJECT_ROOT.
 
 # Knobs of every RL run: recipes/launch.sh.
 # shellcheck disable=SC2034
 RUN_KNOBS="DRY_RUN DEVICE_MEMORY MEAN_TOKENS SHRINK SHRINK_STEPS SHRINK_ROLLOUT PYTHON"
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# usage SCRIPT: the comment at the head of a recipe, behind its first two lines (interpreter,
-# licence).
+# usage SCRIPT: print the comment at the head of a recipe, without its first two lines (interpreter,
+# license).
 usage() {
     sed -n '3,/^[^#]/p' "$1" | grep '^#' | cut -c3-
 }
 
-# begin LEAST KNOBS ARGUMENTS...: print usage and KNOBS and exit if the first argument asks for
-# help, or if there should be LEAST arguments and are none; with too few say so.
+# begin LEAST KNOBS ARGUMENTS...: print usage and KNOBS and exit if the first argument is -h or
+# --help, or if LEAST arguments are needed and there are none; with too few, exit with an error.
 begin() {
     local script=${BASH_SOURCE[1]} least=$1 knobs=$2
     shift 2
@@ -31,9 +31,9 @@ begin() {
     fi
 }
 
-# begin_variation BASE ARGUMENTS...: of a recipe that is another one with other numbers: set RUN to
-# BASE, which is below recipes/; print usage, the knobs of BASE and those in OWN_KNOBS and exit if
-# the first argument asks for help.
+# begin_variation BASE ARGUMENTS...: for a recipe that runs another one with other numbers, set RUN
+# to BASE, a path below recipes/. If the first argument is -h or --help, print usage, the knobs of
+# BASE and those in OWN_KNOBS, and exit.
 begin_variation() {
     RUN=$PROJECT_ROOT/recipes/$1
     [[ "${2:-}" == "-h" || "${2:-}" == "--help" ]] || return 0

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the training recipes share: the plan of a run in place of the run, a run shrunk for the CPU,
-# and the run itself.
-# Sourced with PROJECT_ROOT and OUTPUT_DIR set.
+# Shared code of the training recipes: the plan of a run instead of the run, a run shrunk for the
+# CPU, and the run itself. Sourced with PROJECT_ROOT and OUTPUT_DIR set.
 
 # shellcheck source=recipes/python.sh
 source "$PROJECT_ROOT/recipes/python.sh"
@@ -10,15 +9,15 @@ source "$PROJECT_ROOT/recipes/python.sh"
 # launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is
 # set.
 # With DRY_RUN=1 the configuration is composed and checked instead, and its memory and hours are
-# printed; nothing is read but the sizes of the models, and no GPU is needed. Knobs of the plan:
-# DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS (prompt and response, for the hours). Status: 0 it
-# fits, 1 it would not start or not fit, 2 there is no plan.
+# printed; only the sizes of the models are read, and no GPU is needed. Knobs of the plan:
+# DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS (prompt and response, for the hours). Status: 0 if it
+# fits, 1 if it would not start or not fit, 2 without a plan.
 # With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated
-# rows and a coin for a verifier: filter, PRM or step reward model, checkpoints and validation are
-# all there, and nothing is learned. With RAY_ADDRESS it runs on the NNODES nodes of that cluster,
-# one rank on each. SHRINK_STEPS=4 makes four steps, or goes on from the two that are there.
-# SHRINK=gpu makes them on one GPU, by the configuration for GPUs; SHRINK_ROLLOUT=vllm generates
-# with it.
+# rows and a verifier that counts digits: filter, PRM or step reward model, checkpoints and
+# validation all run, but nothing is learned. With RAY_ADDRESS it runs on the NNODES nodes of that
+# cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or continues from two existing ones.
+# SHRINK=gpu makes them on one GPU, with the configuration for GPUs; SHRINK_ROLLOUT=vllm generates
+# with vLLM.
 launch() {
     local config=$1
     shift
@@ -35,9 +34,9 @@ launch() {
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"
 }
 
-# template SECTION MODEL: set TEMPLATE to the override that gives a model a chat template, from the
-# file CHAT_TEMPLATE, which is needed where the model has none; of the Abel models, which are older
-# than such templates, that beside PSPO-WRS's recipes.
+# template SECTION MODEL: set TEMPLATE to the override that gives a model the chat template in the
+# file CHAT_TEMPLATE. Models without a template need it. The default for the Abel models, which are
+# older than such templates, is in recipes/pspo_wrs.
 template() {
     local default= quoted
     TEMPLATE=()
@@ -55,7 +54,7 @@ plan() {
         --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${@:2}"
 }
 
-# not_planned COMMAND...: print the command of a run without rollouts in place of its plan, which
+# not_planned COMMAND...: print the command of a run without rollouts instead of its plan, which
 # only RL runs have.
 not_planned() {
     echo "memory and hours are planned for RL runs only; this run is:"
@@ -67,19 +66,19 @@ not_planned() {
 # Overrides of a shrunk run, which come after those of the recipe.
 SHRUNK=()
 
-# prepare_shrunk ARGUMENTS...: let recipes/smoke write the inputs of a shrunk run and name its
+# prepare_shrunk ARGUMENTS...: let recipes/smoke write the inputs of a shrunk run, set SHRUNK to its
 # overrides, and set the environment of a run on the CPU.
 prepare_shrunk() {
     local words
     words=$("$PYTHON" -m recipes.smoke.prepare "$@")
     mapfile -t SHRUNK <<< "$words"
-    # Beside the modules of the command.
+    # In addition to the modules of the command.
     export VERL_USE_EXTERNAL_MODULES=recipes.smoke.smoke_verifier${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}
     [[ "$SHRINK" == gpu ]] || export VERL_PLATFORM=cpu
     export TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 }
 
-# Whether this is no real run, so that neither data nor models of the recipe are needed.
+# True if this is not a real run, so that the data and models of the recipe are not needed.
 dry_run() { [[ "${DRY_RUN:-0}" != 0 ]]; }
 shrink() { [[ "${SHRINK:-0}" != 0 ]]; }
 rehearsal() { dry_run || shrink; }

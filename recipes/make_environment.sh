@@ -5,9 +5,8 @@
 #
 #   bash recipes/make_environment.sh
 #
-# A second run sees that nothing has changed and ends at once; a run that was interrupted is
-# repaired by the next one.
-# A .venv that is a link, or that this script has not made, is not changed: the script says what it
+# A second run ends at once if nothing has changed, and completes a run that was interrupted.
+# A .venv that is a link, or that this script has not made, is not changed: the script lists what it
 # lacks, and stops.
 # Knobs (environment variables):
 #   PYTHON              interpreter to make .venv with (default python3; Python 3.10 or newer)
@@ -36,7 +35,7 @@ if [[ -x "$venv/bin/python" && -f "$stamp" && "$(cat "$stamp")" == "$wanted" ]];
   exit 0
 fi
 
-# Foreign: only looked at.
+# Not made by this script, so only checked.
 if [[ -L "$venv" || (-x "$venv/bin/python" && ! -f "$stamp") ]]; then
   lacks="$("$venv/bin/python" - "$root/pyproject.toml" << 'PYTHON'
 import re
@@ -79,10 +78,10 @@ if ! "$venv/bin/python" -m pip --version > /dev/null 2>&1; then
 else
   echo "== 1/3 going on with $venv"
 fi
-# This environment is the script's own, and not finished.
+# Mark the environment as made by this script, but unfinished.
 echo unfinished > "$stamp"
 
-# First torch alone, so that its build is the wanted one and the rest finds it in place.
+# Install torch alone first: the other packages then use this build.
 echo "== 2/3 pip install $TORCH_INSTALL_ARGS"
 # The knob holds several words on purpose. pip would compile the modules one by one.
 # shellcheck disable=SC2086

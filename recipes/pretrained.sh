@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A real pretrained model on a CPU, or with DEVICE=cuda on one GPU: SmolLM2-135M-Instruct on short
-# sums. The few steps of the default show the path and what it costs; they are no evidence of
-# anything.
+# sums. The few steps of the default show the path and its cost; they are not evidence of anything.
 #
 #   bash recipes/pretrained.sh [verl overrides ...]             variant=guarded, or the default of the trainer
 #   MODEL=/path/to/chat-model bash recipes/pretrained.sh        another model
 #
-# Writes OUT/{model,data,checkpoints,metrics.jsonl}. Started again, it goes on from its last
+# Writes OUT/{model,data,checkpoints,metrics.jsonl}. Started again, it resumes from its last
 # checkpoint.
 # Knobs (environment): DEVICE OUT MODEL STEPS PROMPTS ROLLOUTS LR PRM_LR PRM_MINI_BATCH MAX_RESPONSE
 # VALIDATION TEST_FREQ PYTHON
 set -euo pipefail
 
 DEVICE=${DEVICE:-cpu}
-# On a GPU no environment is made: that of pip install -e ".[gpu]" is there.
+# On a GPU no environment is made: it uses that of pip install -e ".[gpu]".
 [[ "$DEVICE" == cpu ]] || PYTHON=${PYTHON:-python3}
 # shellcheck source=recipes/cpu.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cpu.sh"
@@ -31,7 +30,7 @@ if [[ -z "${MODEL:-}" ]]; then
 fi
 if [[ ! -e "$OUT/data/test.parquet" ]]; then
     need reasoning_gym "reasoning-gym==0.1.25"
-    # The last number counts: a small chat model knows no box yet.
+    # The last number counts, because a small chat model does not box its answers yet.
     "$PYTHON" -m data_preprocessing.reasoning_gym chain_sum --set max_terms=3 max_digits=1 extraction=lenient \
         --prompt question --output-dir "$OUT/data"
 fi

@@ -4,13 +4,13 @@
 #
 #   bash recipes/prime_gsm8k.sh MODEL_PATH [verl overrides ...]
 #
-# hf download MODEL first: workers that wait for one that downloads give up after half an hour.
+# Run hf download MODEL first, because workers that wait for a download stop after half an hour.
 # On a node with GPUs the defaults train with FSDP and vLLM. DEVICE=cpu runs the same recipe on the
 # CPU with a small batch, to try it out. DRY_RUN=1 prints memory, time and disk space instead,
 # SHRINK=1 makes two steps with a tiny untrained model on the CPU. Run again after an interruption,
 # it resumes from the last checkpoint.
-# recipes/prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh is this with the sizes of verl's published example,
-# for a single GPU.
+# recipes/prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh is the same with the sizes of verl's published
+# example, for a single GPU.
 set -euo pipefail
 
 # shellcheck source=recipes/head.sh
@@ -48,8 +48,8 @@ else
     TRAIN_BATCH=${TRAIN_BATCH:-256}
     MINI_BATCH=${MINI_BATCH:-64}
     MAX_RESPONSE=${MAX_RESPONSE:-1024}
-    # Eight GPUs or more hold the states of a small model; with fewer, or a larger one, they wait on
-    # the host.
+    # Eight GPUs or more hold the states of a small model; with fewer GPUs, or a larger model, the
+    # states wait on the host.
     OFFLOAD=${OFFLOAD:-$([[ "$N_GPUS" -ge 8 && "$MODEL_PATH" == *0.5[Bb]* ]] && echo false || echo true)}
     DEVICE_OVERRIDES=(
         actor_rollout_ref.actor.use_dynamic_bsz=true
@@ -59,7 +59,7 @@ else
         actor_rollout_ref.rollout.tensor_model_parallel_size=1
         actor_rollout_ref.rollout.gpu_memory_utilization="${ROLLOUT_MEMORY:-0.6}"
     )
-    # FSDP1 does not shard on one rank, and is refused there.
+    # FSDP1 does not shard on one rank, so it is refused there.
     [[ "$N_GPUS" != 1 ]] || DEVICE_OVERRIDES+=(actor_rollout_ref.actor.strategy=fsdp2)
     [[ -z "${TOKENS_PER_GPU:-}" ]] || DEVICE_OVERRIDES+=(actor_rollout_ref.actor.ppo_max_token_len_per_gpu="$TOKENS_PER_GPU")
 fi
@@ -77,7 +77,7 @@ DATA=$OUTPUT_DIR/data
 if ! rehearsal && [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]]; then
     INPUT=()
     [[ -z "$GSM8K_DIR" ]] || INPUT=(--input "gsm8k:train=$GSM8K_DIR/train.jsonl" "gsm8k:test=$GSM8K_DIR/test.jsonl")
-    # No system prompt: MODEL_PATH may be any chat model. No rules: the set as published, but for
+    # No system prompt: MODEL_PATH may be any chat model. No rules: the set as published, except for
     # training problems that repeat another one or give away a test problem; DATA/report.md lists
     # them.
     "$PYTHON" -m data_preprocessing.pipeline "$PROJECT_ROOT/data_preprocessing/settings/gsm8k_math.yaml" \

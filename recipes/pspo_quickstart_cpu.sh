@@ -7,17 +7,17 @@
 #   bash recipes/pspo_quickstart_cpu.sh chain@pspo=cn_ppo      further words are overrides of verl's configuration
 #
 # Environment -> data -> warm start -> step reward model -> measurement -> PSPO-WRS through verl ->
-# export -> measurement -> report. The task: last-digit chains whose writer chooses the number of
-# steps. A phase whose result is complete is skipped, and the trainings go on from their last
-# checkpoints: after an interruption, run the same command again. Other settings need another OUT.
-# The knobs are the environment variables below.
+# export -> measurement -> report. The task is last-digit chains whose writer chooses the number of
+# steps. Complete phases are skipped, and trainings resume from their last checkpoints: after an
+# interruption, run the same command again. Other settings need another OUT. The knobs are the
+# environment variables below.
 set -euo pipefail
 
 # shellcheck source=recipes/quickstart/phases.sh
 source "$(dirname "${BASH_SOURCE[0]}")/quickstart/phases.sh"
 OUT="${OUT:-$ROOT/outputs/pspo_quickstart}"        # folder of the run
 SEED="${SEED:-0}"                                  # of data, warm start, step reward model, sampling
-SFT_STEPS="${SFT_STEPS:-1200}"                      # warm start: optimiser steps
+SFT_STEPS="${SFT_STEPS:-1200}"                      # warm start: optimizer steps
 STEPS="${STEPS:-60}"                               # PSPO-WRS steps
 PROMPTS="${PROMPTS:-16}"                           # problems per step
 ROLLOUTS="${ROLLOUTS:-8}"                          # samples per problem
@@ -40,7 +40,7 @@ MEASURE=("$PYTHON" -m recipes.pspo_wrs.measure --step-rm "$OUT/step_rm_honest/mo
 skip measure_before "$OUT/before.json" || phase measure_before "${MEASURE[@]}" --model "$OUT/sft" \
   --output "$OUT/before.json"
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # PSPO-WRS through verl: every override is in recipes/pspo_wrs/train_cpu.sh.
 export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ
 train() {
@@ -48,7 +48,7 @@ train() {
   touch "$OUT/trained"
 }
 skip pspo_wrs "$OUT/trained" || phase pspo_wrs train "$@"
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m prime_ext.generate.export \
   "$OUT/checkpoints" "$OUT/policy"
@@ -56,5 +56,5 @@ skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m prime_ext.gen
 skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --model "$OUT/policy" \
   --output "$OUT/after.json"
 
-# The report is cheap and prints what came out, so it is always made.
+# The report is cheap and prints the results, so it is always made.
 "$PYTHON" -m recipes.pspo_wrs.pspo_report --run-dir "$OUT"

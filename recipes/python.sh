@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Which Python a recipe runs with. Sourced with PROJECT_ROOT set; sets PYTHON where it is not set,
-# to that of the virtual environment that is active, that of .venv in this repository, or python3:
-# the first that has verl.
+# The Python of a recipe. Sourced with PROJECT_ROOT set. If PYTHON is not set, it becomes the first
+# that has verl: that of the active virtual environment, that of .venv in this repository, or
+# python3.
 
 if [[ -z "${PYTHON:-}" ]]; then
     for candidate in "${VIRTUAL_ENV:-${CONDA_PREFIX:-}}/bin/python" "$PROJECT_ROOT/.venv/bin/python" python3; do
@@ -17,8 +17,8 @@ PYTHON=$(command -v "${PYTHON:-none}") || {
 }
 export PYTHON
 
-# need MODULE REQUIREMENT: install what only this recipe reads into the environment that
-# make_environment.sh has made; into another one never: say what is missing, and stop.
+# need MODULE REQUIREMENT: install a package that only this recipe needs, but only into an
+# environment that make_environment.sh has made; otherwise print what is missing, and stop.
 need() {
     local install=("$PYTHON" -m pip install "$2") venv=$PROJECT_ROOT/.venv
     "$PYTHON" -c "import $1" 2> /dev/null && return

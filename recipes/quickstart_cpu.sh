@@ -8,9 +8,9 @@
 #   bash recipes/quickstart_cpu.sh prm.update_mode=after  further words are overrides of verl's configuration
 #
 # Environment -> data -> warm start -> evaluation -> PRIME through verl -> export -> evaluation ->
-# report. A phase whose result is complete is skipped, and the training goes on from its last
-# checkpoint: after an interruption, run the same command again. Other settings need another OUT.
-# The knobs are the environment variables below.
+# report. Complete phases are skipped, and the training resumes from its last checkpoint: after an
+# interruption, run the same command again. Other settings need another OUT. The knobs are the
+# environment variables below.
 set -euo pipefail
 
 # shellcheck source=recipes/quickstart/phases.sh
@@ -19,7 +19,7 @@ OUT="${OUT:-$ROOT/outputs/quickstart}"             # folder of the run
 SEED="${SEED:-0}"                                  # of warm start, order of the problems, sampling
 MEAN_ERROR="${MEAN_ERROR:-0.25}"                   # how often the demonstrators of the warm start are wrong, per step
 TEST_SIZE="${TEST_SIZE:-2000}"                     # held-out problems
-SFT_STEPS="${SFT_STEPS:-1000}"                     # warm start: optimiser steps
+SFT_STEPS="${SFT_STEPS:-1000}"                     # warm start: optimizer steps
 STEPS="${STEPS:-80}"                               # PRIME steps
 PROMPTS="${PROMPTS:-16}"                           # problems per step, after the filter
 ROLLOUTS="${ROLLOUTS:-4}"                          # samples per problem
@@ -34,5 +34,5 @@ KNOBS=(SEED MEAN_ERROR TEST_SIZE SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP P
   SAVE_FREQ)
 
 start_run "$@"
-# Every override of the training is in recipes/quickstart/train.sh.
+# All overrides of the training are in recipes/quickstart/train.sh.
 data_to_report quickstart evaluate "$@"

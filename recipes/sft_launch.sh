@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the supervised recipes share: a run shrunk for the CPU, and the run itself.
-# Sourced with PROJECT_ROOT, OUTPUT_DIR and N_GPUS set.
+# Shared code of the supervised recipes: a run shrunk for the CPU, and the run itself. Sourced with
+# PROJECT_ROOT, OUTPUT_DIR and N_GPUS set.
 
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
@@ -26,13 +26,13 @@ launch_supervised() {
     exec "${command[@]}"
 }
 
-# launch_sft NAME TRAIN OVERRIDES...: verl's SFT trainer on all weights of MODEL, which needs BATCH,
+# launch_sft NAME TRAIN OVERRIDES...: run verl's SFT trainer on all weights of MODEL. Needs BATCH,
 # LR, EPOCHS, MAX_LENGTH, TOKENS_PER_GPU and SAVE_FREQ set.
 launch_sft() {
     local name=$1 train=$2
     shift 2
     dry_run || mkdir -p "$OUTPUT_DIR"
-    # A file for each start: verl would overwrite that of an earlier one.
+    # Each start has its own file, because verl would overwrite that of an earlier one.
     VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics_$(date -u +%Y%m%dT%H%M%S).jsonl"
     export VERL_FILE_LOGGER_PATH
     ! shrink || prepare_shrunk sft "$OUTPUT_DIR/inputs"

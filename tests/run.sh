@@ -24,7 +24,7 @@ bash recipes/make_environment.sh
 unset PYTHONDONTWRITEBYTECODE  # some fifty processes would compile the same modules
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false RAY_USAGE_STATS_ENABLED=0
 python="$root/.venv/bin/python"
-# Two processes: whole runs with Ray are waiting most of the time while the others compute. Files
+# Two processes, because whole runs with Ray wait most of the time while the others compute. Files
 # come in the order of their names, so that the long ones of tests/e2e are not the last.
 in_two=(-n 2 --dist loadfile --no-loadscope-reorder --durations 8)
 

@@ -7,10 +7,10 @@
 #   TOOLS=my_tools.yaml bash recipes/agent/run_qwen2.5-3b_gsm8k_fsdp.sh        # other tools, a search for instance
 #   DRY_RUN=1 N_GPUS=1 bash recipes/agent/run_qwen2.5-3b_gsm8k_fsdp.sh         # memory, time and disk space, without a GPU
 #
-# The run is that of recipes/prime_gsm8k.sh, whose knobs this takes too. Programs run in this
-# package's sandbox (prime_ext doctor says whether the machine can confine them). A tool has 60
-# seconds a call (docs/explanation/turns.md: another limit).
-# verl 0.9.1's wheel has the loop and the parsers of tool calls, and no tools of its own.
+# This is the run of recipes/prime_gsm8k.sh, and it takes the same knobs. Programs run in this
+# package's sandbox (python -m prime_ext.doctor checks whether the machine can confine them). A call
+# of a tool may take 60 seconds; docs/explanation/turns.md shows how to change that.
+# verl 0.9.1's wheel has the loop and the parsers of tool calls, but no tools.
 #
 # NEVER RUN ON A GPU: composed, checked and planned by a test on the CPU.
 set -euo pipefail
@@ -21,7 +21,7 @@ OWN_KNOBS="MODEL_PATH TOOLS"
 begin_variation prime_gsm8k.sh "$@"
 
 export TRAIN_BATCH=${TRAIN_BATCH:-64} MINI_BATCH=${MINI_BATCH:-64} STEPS=${STEPS:-200} EPOCHS=${EPOCHS:-100}
-# Tool descriptions are part of the prompt, answers of tools part of the response.
+# The prompt includes the descriptions of tools, the response their answers.
 export MAX_PROMPT=${MAX_PROMPT:-1024} MAX_RESPONSE=${MAX_RESPONSE:-2048} TOKENS_PER_GPU=${TOKENS_PER_GPU:-8192}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/agent_qwen2.5_3b_gsm8k}
 exec bash "$RUN" "${MODEL_PATH:-Qwen/Qwen2.5-3B-Instruct}" \

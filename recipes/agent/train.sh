@@ -16,7 +16,7 @@ shift 3
 here=$PROJECT_ROOT/recipes/agent
 mapfile -t rollout < "$here/rollout.txt"
 export MAX_PROMPT_LENGTH=16 MAX_RESPONSE_LENGTH=200
-# One operation of five starts at nothing: there is no validation set besides the held-out problems.
+# The held-out problems are the only validation set.
 exec bash "$PROJECT_ROOT/recipes/quickstart/train.sh" "$RUN_DIR" "$DATA_DIR" "$MODEL" \
     data.val_files="$DATA_DIR/test.parquet" \
     "++reward.custom_reward_function.reward_kwargs.sources={prime_ext/calculator_chain: math}" \

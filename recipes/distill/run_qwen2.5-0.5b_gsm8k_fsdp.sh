@@ -7,8 +7,8 @@
 #   TEACHER=/models/any-with-the-same-tokens bash recipes/distill/run_qwen2.5-0.5b_gsm8k_fsdp.sh
 #   DRY_RUN=1 N_GPUS=1 bash recipes/distill/run_qwen2.5-0.5b_gsm8k_fsdp.sh   # memory, time and disk space, without a GPU
 #
-# The run is that of recipes/prime_gsm8k.sh, whose knobs this takes too. The published accuracies of
-# the two on GSM8K are 49.6 and 95.2 %; what distillation reaches here has not been measured.
+# This is the run of recipes/prime_gsm8k.sh, and it takes the same knobs. The published accuracies
+# of the two models on GSM8K are 49.6 and 95.2 %; distillation has not been measured here.
 #
 # NEVER RUN ON A GPU: composed, checked and planned by a test on the CPU.
 set -euo pipefail

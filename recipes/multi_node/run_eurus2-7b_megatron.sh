@@ -5,12 +5,11 @@
 #
 #   bash recipes/multi_node/run_eurus2-7b_megatron.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh in recipes/prime, whose knobs this takes too, and its
-# variants but for those with a critic. Needs verl's extra `mcore` (Megatron-Core, mbridge,
-# Transformer Engine). TP, PP: tensor and pipeline parallel size of the policy.
-# docs/how_to/multi_node.md says what of PRIME works with Megatron.
-# DRY_RUN=1 checks the configuration, and says that the plan does not know Megatron; SHRINK=1 is
-# refused: no Megatron on a CPU.
+# Settings, knobs and variants are those of recipes/prime/run_eurus2-7b_fsdp.sh, without the
+# variants that have a critic. Needs verl's extra `mcore` (Megatron-Core, mbridge, Transformer
+# Engine). TP, PP: tensor and pipeline parallel size of the policy. docs/how_to/multi_node.md lists
+# what works with Megatron. DRY_RUN=1 checks the configuration, but has no plan for Megatron.
+# SHRINK=1 is refused, because Megatron does not run on a CPU.
 #
 # NEVER RUN: neither on a GPU nor anywhere else; only composed and checked.
 set -euo pipefail

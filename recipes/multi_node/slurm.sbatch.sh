@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Any recipe on several nodes under SLURM: one Ray head, workers by srun, the recipe, and an end
-# that leaves no Ray behind.
+# Any recipe on several nodes under SLURM: one Ray head, workers by srun, the recipe, and a cleanup
+# of all Ray processes.
 #
 #   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh RECIPE [words ...]
 #   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh recipes/prime/run_eurus2-7b_fsdp.sh
 #
-# Submit from the root of this repository, which, like data, models and OUTPUT_DIR, all nodes see at
-# the same path, with the Python environment activated or in .venv, or PYTHON set. The environment
-# of sbatch reaches all nodes; NNODES is the job's number of nodes, N_GPUS what --gpus-per-node
-# says. Partition, account, time and memory go to sbatch.
+# Submit from the root of this repository, with the Python environment activated or in .venv, or
+# with PYTHON set. All nodes must see the repository, data, models and OUTPUT_DIR at the same paths.
+# The environment of sbatch reaches all nodes; NNODES is the job's number of nodes, N_GPUS the value
+# of --gpus-per-node. Give partition, account, time and memory to sbatch.
 # 300 s before the time limit (USR1) the recipe gets TERM and the job is queued again; it resumes
-# from its last checkpoint, so set SAVE_FREQ to what may be lost. After preemption or the failure of
-# a node SLURM queues it again by itself. A recipe that fails ends the job with its status.
-# REQUEUE=0 does not queue again at the time limit. DRY_RUN=1 prints the commands; outside of a job
-# DRY_RUN=1 NNODES=2 bash recipes/multi_node/slurm.sbatch.sh RECIPE.
+# from its last checkpoint, so set SAVE_FREQ to the steps that may be lost. After preemption or the
+# failure of a node, SLURM itself queues the job again. A recipe that fails ends the job with its
+# status. REQUEUE=0 does not queue again at the time limit. DRY_RUN=1 prints the commands. Outside
+# of a job, use
+#   DRY_RUN=1 NNODES=2 bash recipes/multi_node/slurm.sbatch.sh RECIPE
 #
 # NEVER RUN UNDER SLURM: its commands, their order and the cleanup are tested with stand-ins for
 # srun and scontrol.
@@ -34,7 +35,7 @@ fi
 dry_run() { [[ "${DRY_RUN:-0}" != 0 ]]; }
 fail() { echo "slurm.sbatch.sh: $*" >&2; exit 2; }
 
-# sbatch runs a copy of this script, so its own path says nothing.
+# sbatch runs a copy of this script, so the script's own path is of no use.
 PROJECT_ROOT=${PROJECT_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}}
 [[ -e "$PROJECT_ROOT/recipes/launch.sh" ]] ||
     fail "$PROJECT_ROOT is not the root of this repository; submit from there, or set PROJECT_ROOT"
@@ -60,7 +61,7 @@ else
 fi
 export NNODES=${#NODES[@]} RAY_ADDRESS=$HEAD_IP:$PORT
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
-# A secret of this job's cluster; job steps and the recipe have it from the environment.
+# A secret of this job's cluster; job steps and the recipe get it from the environment.
 export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
 export RAY_AUTH_TOKEN=${RAY_AUTH_TOKEN:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}
 
@@ -101,8 +102,8 @@ trap 'time_is_over=1; exit 138' USR1
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
-# Everything that takes time is in the background: a shell runs traps between commands, or while it
-# waits for one.
+# Everything that takes time is in the background, because a shell runs traps only between commands,
+# or while it waits for one.
 "${head[@]}" &
 node_pids+=($!)
 "${wait_for[@]}" 1 "$WAIT" & wait $!

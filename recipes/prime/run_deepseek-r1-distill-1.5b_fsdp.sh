@@ -5,9 +5,9 @@
 #
 #   bash recipes/prime/run_deepseek-r1-distill-1.5b_fsdp.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too; the paper gives
-# the length, 330 steps and 446.7 A800 hours, and no others. TRAIN_FILES: the DeepScaleR problems
-# (docs/reference/data.md: --sources numina --input FILE).
+# Settings, knobs and variants are those of run_eurus2-7b_fsdp.sh, except for the length and the 330
+# steps. The paper gives these and 446.7 A800 hours, but no other settings. TRAIN_FILES: the
+# DeepScaleR problems (docs/reference/data.md: settings/math.yaml --input numina=FILE).
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail

@@ -7,11 +7,11 @@
 #   bash recipes/prime/run_eurus2-7b_code_fsdp.sh [verl overrides ...]
 #   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_code_fsdp.sh   # memory, time and disk space, without a GPU
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too. The reward is the
-# share of the tests that pass, as in the released code; CODE_REWARD=all asks for all of them, and
-# the variant dpo needs that. Every node judges with SANDBOX_WORKERS programs at a time, each test
-# under TEST_SECONDS and TEST_MEMORY_MB. python -m prime_ext.doctor says whether the sandbox works
-# on a node; without one, code is refused.
+# Settings, knobs and variants are those of run_eurus2-7b_fsdp.sh. The reward is the share of the
+# tests that pass, as in the released code. With CODE_REWARD=all, which the variant dpo needs, all
+# tests must pass. Every node judges SANDBOX_WORKERS programs at a time, each test within
+# TEST_SECONDS and TEST_MEMORY_MB. python -m prime_ext.doctor checks whether the sandbox works on a
+# node; without it, code is refused.
 # Other data: data_preprocessing/settings/code.yaml (docs/reference/data.md), with TRAIN_FILES and
 # VAL_FILES.
 #

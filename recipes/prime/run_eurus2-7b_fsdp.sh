@@ -11,16 +11,16 @@
 # VARIANT: prime (default), rloo (no process rewards); grpo, reinforce, ppo and grpo_prime,
 #   reinforce_prime, ppo_prime; prm_value (PRM as value function); offline_prm, eurusprm_online;
 #   double_forward; dpo; policy_reference; 16_rollouts.
-# Variants with a PRM of their own take PRM_PATH and PRM_REFERENCE. README.md beside this file has
-# the settings with their sources, what differs from the paper, and the published numbers.
-# Models: hf download MODEL first; workers that wait for one that downloads give up after half an
-# hour.
+# Variants with a PRM of their own take PRM_PATH and PRM_REFERENCE. README.md in this folder has the
+# settings with their sources, the differences from the paper, and the published numbers.
+# Models: run hf download MODEL first, because workers that wait for a download stop after half
+# an hour.
 # Data: TRAIN_FILES and VAL_FILES, parquet as in PRIME-RL/Eurus-2-RL-Data; python -m
 # data_preprocessing.validate checks them.
-# Code is judged in the sandbox of prime_ext on every node; python -m prime_ext.doctor says whether
-# it works there.
+# Code is judged in the sandbox of prime_ext on every node; python -m prime_ext.doctor checks
+# whether it works there.
 # Several nodes: start Ray on all of them, and this script on one, with NNODES set.
-# After an interruption the same command goes on from its last checkpoint.
+# After an interruption, the same command resumes from its last checkpoint.
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail
@@ -43,10 +43,10 @@ NNODES=${NNODES:-1}
 ROLLOUT_TP=${ROLLOUT_TP:-1}
 MAX_PROMPT=${MAX_PROMPT:-1024}
 MAX_RESPONSE=${MAX_RESPONSE:-3072}
-# By the plan the highest part stays the rollout. The paper's runs: one response of full length,
-# 4096.
+# By the plan, the rollout still needs the most memory. The paper's runs: one response of full
+# length, 4096.
 TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((MAX_PROMPT + MAX_RESPONSE > 16384 ? MAX_PROMPT + MAX_RESPONSE : 16384))}
-# Of passes without gradients, which hold less: log-probabilities of policy, reference and PRM.
+# Tokens of passes without gradients, which need less: log-probabilities of policy, reference, PRM.
 INFER_TOKENS_PER_GPU=${INFER_TOKENS_PER_GPU:-$((TOKENS_PER_GPU > 16384 ? TOKENS_PER_GPU : 16384))}
 STEPS=${STEPS:-592}
 SAVE_FREQ=${SAVE_FREQ:-16}
@@ -100,7 +100,7 @@ dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
-# ppo_mini_batch_size counts prompts: 64 of them are the paper's 256 rollouts, four updates per
+# ppo_mini_batch_size counts prompts: 64 prompts are the paper's 256 rollouts, with four updates per
 # step.
 launch prime_trainer \
     variant=paper \

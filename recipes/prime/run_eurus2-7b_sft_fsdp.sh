@@ -6,17 +6,17 @@
 #   bash recipes/prime/run_eurus2-7b_sft_fsdp.sh TRAIN_PARQUET [overrides of verl's sft_trainer_engine ...]
 #   bash recipes/prime/run_eurus2-7b_sft_fsdp.sh data/sft/problems.parquet
 #
-# TRAIN_PARQUET has a column messages: of python -m data_preprocessing.sft_data, or any other.
+# TRAIN_PARQUET has a column messages, from python -m data_preprocessing.sft_data or elsewhere.
 # Several files: "[a,b]".
 # The paper's data are 229,763 conversations of 1,391 tokens on average; its settings are the
 # defaults here: all weights of Qwen2.5-Math-7B, lr 1e-5, cosine, warm-up over a tenth of the steps,
-# 96 conversations per update, 3 epochs, seed 42, 6,144 tokens (that of the authors' published
+# 96 conversations per update, 3 epochs, seed 42, 6,144 tokens (as in the authors' published
 # configuration). On the paper's data that is 7,179 updates. 6,144 tokens are more than the 4,096
-# positions that the base model was trained with; MAX_LENGTH=4096 keeps to them. After an
-# interruption the same command goes on from its last checkpoint, which holds a Hugging Face folder,
-# too.
-# DRY_RUN=1 prints the command instead of running it;
-# SHRINK=1 makes two steps with a tiny untrained model on the CPU.
+# positions that the base model was trained with; MAX_LENGTH=4096 respects that. After an
+# interruption, the same command resumes from its last checkpoint, which also contains a Hugging
+# Face folder.
+# DRY_RUN=1 prints the command instead of running it; SHRINK=1 makes two steps with a tiny untrained
+# model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
 set -euo pipefail

@@ -8,10 +8,10 @@
 #   SHRINK=1 bash recipes/prime/run_eurusprm-stage1_fsdp.sh    # two steps on the CPU with a tiny untrained model
 #
 # Cross-entropy from Qwen2.5-Math-7B-Instruct, which stays the reference; 8 GPUs of 80 GB. README.md
-# beside this file has the settings with their sources, and the published numbers. Data:
-# TRAIN_FILES, PRIME-RL/EurusPRM-Stage1-Data or your own in the formats of
-# docs/reference/offline_prm.md. The result is OUTPUT_DIR/hf, which stage 2 starts from.
-# After an interruption the same command goes on from its last checkpoint.
+# in this folder has the settings with their sources, and the published numbers. Data: TRAIN_FILES,
+# PRIME-RL/EurusPRM-Stage1-Data or your own in the formats of docs/reference/offline_prm.md. The
+# result is OUTPUT_DIR/hf, which stage 2 starts from.
+# After an interruption, the same command resumes from its last checkpoint.
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the published settings by a test on the
 # CPU.

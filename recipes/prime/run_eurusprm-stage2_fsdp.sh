@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# EurusPRM, stage 2: the PRM of stage 1 trained on with labels of steps (arXiv 2502.01456,
+# EurusPRM, stage 2: the PRM of stage 1, trained further on labels of steps (arXiv 2502.01456,
 # appendix).
 #
 #   TRAIN_FILES=steps.jsonl bash recipes/prime/run_eurusprm-stage2_fsdp.sh [overrides of offline_prm_common.yaml ...]
 #   DRY_RUN=1 bash recipes/prime/run_eurusprm-stage2_fsdp.sh   # memory, time and disk space, without a GPU
 #   SHRINK=1 bash recipes/prime/run_eurusprm-stage2_fsdp.sh    # two steps on the CPU with a tiny untrained model
 #
-# Cross-entropy at the end of every step, of the sum so far; the reference stays that of stage 1. 8
-# GPUs of 80 GB. README.md beside this file has the settings with their sources, and what is our
-# reading of them. Data: TRAIN_FILES, responses cut into steps with a label each
+# The loss is the cross-entropy of the sum so far at the end of every step; the reference stays that
+# of stage 1. 8 GPUs of 80 GB. README.md in this folder has the settings with their sources, and our
+# assumptions. Data: TRAIN_FILES, responses cut into steps with a label each
 # (docs/reference/offline_prm.md); PRIME-RL/EurusPRM-Stage2-Data on the hub has columns that we have
-# not seen. MODEL_PATH is stage 1's result, or PRIME-RL/EurusPRM-Stage1. After an interruption the
-# same command goes on from its last checkpoint.
+# not seen. MODEL_PATH is stage 1's result, or PRIME-RL/EurusPRM-Stage1. After an interruption, the
+# same command resumes from its last checkpoint.
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the published settings by a test on the
 # CPU.

@@ -6,11 +6,11 @@
 #   GPU=80 bash recipes/prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh
 #   DRY_RUN=1 bash recipes/prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh   # memory, time and disk space, without a GPU
 #
-# GPU: 24 (default), 80 or 141 GB. It decides what is offloaded, the cut into micro-batches and the
-# share of the rollout engine, and none of the results. The run is that of recipes/prime_gsm8k.sh,
-# whose knobs this takes too, with the sizes of verl's published example: 64 prompts x 4 per step,
-# 435 steps. That table has 58.7 for PRIME, 56.7 for PPO and 49.6 for the model itself; README.md
-# beside this file says what differs.
+# GPU: 24 (default), 80 or 141 GB. It sets offloading, micro-batches and the rollout engine's share
+# of memory, but does not change results. This is the run of recipes/prime_gsm8k.sh, with its knobs
+# and the sizes of verl's published example: 64 prompts x 4 per step, 435 steps. verl's table has
+# 58.7 for PRIME, 56.7 for PPO and 49.6 for the model itself; README.md in this folder lists the
+# differences.
 #
 # NEVER RUN ON A GPU: composed, checked and planned by a test on the CPU.
 set -euo pipefail

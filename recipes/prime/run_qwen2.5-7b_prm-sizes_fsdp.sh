@@ -5,8 +5,8 @@
 #
 #   PRM_SIZE=14B bash recipes/prime/run_qwen2.5-7b_prm-sizes_fsdp.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs this takes too. Published averages over AIME
-# 2024 and 2025, AMC, MATH, Minerva and OlympiadBench: 32.0 (3B), 32.6 (7B), 31.8 (14B).
+# Settings and knobs are those of run_eurus2-7b_fsdp.sh. Published averages over AIME 2024 and 2025,
+# AMC, MATH, Minerva and OlympiadBench: 32.0 (3B), 32.6 (7B), 31.8 (14B).
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail

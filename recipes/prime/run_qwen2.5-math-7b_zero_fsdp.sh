@@ -5,11 +5,10 @@
 #
 #   bash recipes/prime/run_qwen2.5-math-7b_zero_fsdp.sh [verl overrides ...]
 #
-# The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too; the paper names no
-# others for Zero. It says that 7B passes Qwen2.5-Math-7B-Instruct within 32 steps, 32B its
-# counterpart within 16, and that both are saturated after about 50, as responses lose their
-# diversity. Base models have a chat template of their own on the hub; another one:
-# actor_rollout_ref.model.custom_chat_template.
+# Settings, knobs and variants are those of run_eurus2-7b_fsdp.sh; the paper has no others for Zero.
+# In the paper, 7B passes Qwen2.5-Math-7B-Instruct within 32 steps and 32B its counterpart within
+# 16. Both are saturated after about 50, as responses lose their diversity. Base models have their
+# own chat template on the hub; actor_rollout_ref.model.custom_chat_template sets another one.
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail

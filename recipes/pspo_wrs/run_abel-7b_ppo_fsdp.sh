@@ -8,20 +8,20 @@
 #
 # The settings of the released code: PPO with a critic, gamma 1, lambda .95, four passes over each
 # batch, rate 1.41e-5, 8 responses per GPU and step, one response per prompt, temperature 1, 512 new
-# tokens, KL penalty in the reward (.2, adaptive, target 6). No gold answer counts.
-# VARIANT, what is made of the steps' scores: weibull (default: geometric mean times Weibull, the
+# tokens, KL penalty in the reward (.2, adaptive, target 6). Gold answers are not used.
+# VARIANT, the reward from the steps' scores: weibull (default: geometric mean times Weibull, the
 #   paper), released (the function in the repository), cn_ppo (the predecessor: Gaussian, first step
 #   times .2), gaussian (without that weight), first_weight (Weibull with it); without shaping
-#   geometric, mean, min; plain (every step is paid for itself).
-#   recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
+#   geometric, mean, min; plain (each step is paid separately).
+# recipes/pspo_wrs/README.md has the settings with their sources, and differences from the paper.
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on.
 # GPUs: N_GPUS (4) train and generate, and one more on each node is for the step reward model
 # (SCORER_GPUS=1). Without one to spare, SCORER_GPUS=0 puts it on SCORER_THREADS (16) CPU threads of
-# each node, which is slow for a BERT-large; or SCORER=URL asks a server (vllm serve STEP_RM
-# --runner pooling) instead of loading it on each node.
+# each node, which is slow for a BERT-large; or SCORER=URL queries a server (vllm serve STEP_RM
+# --runner pooling), and no node loads the model.
 # DRY_RUN=1 prints memory, time and disk space instead of training; SHRINK=1 makes two steps with
 # tiny untrained models on the CPU.
-# After an interruption the same command goes on from its last checkpoint.
+# After an interruption, the same command resumes from its last checkpoint.
 #
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU; the same trainer, with the CPU's
 # configuration, runs in recipes/pspo_quickstart_cpu.sh.
@@ -42,8 +42,8 @@ N_GPUS=${N_GPUS:-4}
 TRAIN_BATCH=${TRAIN_BATCH:-$((8 * N_GPUS))}
 LORA=${LORA:-0}
 LR=${LR:-1.41e-5}
-# GPUs that Ray sets aside on each node for a step reward model there, may be a share; 0: it works
-# on the CPU.
+# GPUs that Ray reserves for the step reward model on each node; may be a fraction. 0: it runs on
+# the CPU.
 SCORER_GPUS=${SCORER_GPUS:-1}
 
 case "$VARIANT" in
@@ -57,9 +57,9 @@ case "$VARIANT" in
     *) echo "run_abel-7b_ppo_fsdp.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;
 esac
 if ((LORA)); then
-    # The policy only: verl 0.9.1 makes a critic's adapter as one of a causal model, which peft
-    # refuses; and beside a critic without one it looks for the adapter there. So an adapter goes
-    # with estimators that have no critic.
+    # Only the policy has an adapter. verl 0.9.1 makes a critic's adapter for a causal model, which
+    # peft refuses, and looks for an adapter in a critic that has none. So adapters need estimators
+    # without a critic.
     options+=(actor_rollout_ref.model.lora_rank="$LORA" actor_rollout_ref.model.lora_alpha="${LORA_ALPHA:-32}")
     options+=(actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.rollout.load_format=safetensors)
 fi

@@ -8,12 +8,11 @@
 #
 # TRAIN_PARQUET has a column messages with question and answer in steps ("\n [1] ...", "the answer
 # is option 1. #### 1").
-# One epoch at 3e-5 with 3 % warm-up, 64 conversations per update, 1,024 tokens, as the original.
-# After an interruption the same command goes on from its last checkpoint. python -m
+# One epoch at 3e-5 with 3 % warm-up, 64 conversations per update, 1,024 tokens, as in the original.
+# After an interruption, the same command resumes from its last checkpoint. python -m
 # prime_ext.generate.export makes a Hugging Face folder of a checkpoint; with hf_model among its
 # contents, as here, there is one already.
-# DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny
-# untrained model on the CPU.
+# DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
 set -euo pipefail

@@ -10,11 +10,10 @@
 # STEPS is a parquet file of python -m prime_ext.step_rm.convert, or a file in the format FORMAT,
 # which is converted.
 # bert-large-uncased, three classes, 10 epochs at 2e-5 with 5 % warm-up, 2,048 steps per update, 256
-# tokens, and the separator as text. Differs from the original: a test split that cannot leak, the
-# checkpoint chosen on a validation split, a temperature fitted on it. After an interruption the
-# same command goes on from its last checkpoint.
-# DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny
-# untrained model on the CPU.
+# tokens, and the separator as text. Differences from the original: a test split that cannot leak,
+# the checkpoint chosen on a validation split, a temperature fitted on it. After an interruption,
+# the same command resumes from its last checkpoint.
+# DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are checked by a test on the CPU, and the same training runs in
 # recipes/pspo_quickstart_cpu.sh with a small encoder.
@@ -30,7 +29,7 @@ shift 2
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/pspo_wrs/step_rm}
 FORMAT=${FORMAT:-pspo}
 N_GPUS=${N_GPUS:-2}
-# Steps per device and pass; passes per update follow.
+# Steps per device and pass; the passes per update follow from it.
 BATCH=${BATCH:-32}
 EFFECTIVE_BATCH=${EFFECTIVE_BATCH:-2048}
 # shellcheck source=recipes/sft_launch.sh

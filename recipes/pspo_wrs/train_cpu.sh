@@ -5,7 +5,8 @@
 #   bash recipes/pspo_wrs/train_cpu.sh RUN_DIR DATA_DIR MODEL STEP_RM [verl overrides ...]
 #
 # Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ KEEP MAX_RESPONSE_LENGTH PYTHON
-# Shaping and accumulation are those of PSPO-WRS; chain@pspo=plain, cn_ppo or pspo_released changes them.
+# Shaping and accumulation are those of PSPO-WRS, unless chain@pspo=plain, cn_ppo or pspo_released
+# is given.
 # Started again, it resumes from the last checkpoint of RUN_DIR.
 set -euo pipefail
 
@@ -20,10 +21,11 @@ export TORCH_COMPILE_DISABLE=1
 export VERL_PLATFORM=cpu OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
 
-# Not the paper's PPO: leave-one-out baselines need no critic, whose first hundred steps would be spent learning values.
-# One update per step on fresh rollouts, so the ratio is 1 and the clip never acts. The KL penalty is in the reward, as
-# in the paper, with a fixed coefficient. float64 for what samples and scores: in float32 the rounding of a batch, which
-# holds what happens to arrive together, would reach tokens and rewards, and no run could be repeated.
+# This is not the paper's PPO: leave-one-out baselines need no critic, which would spend its first
+# hundred steps on learning values. There is one update per step on fresh rollouts, so the ratio is
+# 1 and the clip never acts. The KL penalty is in the reward, as in the paper, with a fixed
+# coefficient. Sampling and scoring use float64: in float32, rounding depends on the requests that
+# happen to share a batch, and would change tokens and rewards, so that no run could be repeated.
 exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer_cpu \
     hydra.run.dir="$RUN_DIR/hydra" \
     data.train_files="$DATA_DIR/train.parquet" \

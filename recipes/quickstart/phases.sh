@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the quickstarts share: help, the folder of a run with its settings, and phases that are timed
-# and skipped when done.
-# Sourced; sets ROOT, and wants OUT and the array KNOBS, with which the knobs at the head of a
-# quickstart end.
+# Shared code of the quickstarts: help, the folder of a run with its settings, and phases that are
+# timed and skipped when done. Sourced; sets ROOT. It needs OUT and the array KNOBS, which must
+# follow the knobs at the head of a quickstart.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 
@@ -18,8 +17,8 @@ keep_settings() {
   fi
 }
 
-# start_run OVERRIDES...: help if the first asks for it; else make the folder, go to the root, and
-# make the environment; refuse a folder that holds a run with other settings.
+# start_run OVERRIDES...: print help if the first is -h or --help; else make the folder, go to the
+# root, and make the environment; refuse a folder that holds a run with other settings.
 start_run() {
   if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     sed -n '3,/^KNOBS/p' "${BASH_SOURCE[1]}" | sed '$d; /^set -/d; /^source /d; /^# shellcheck/d; s/^# \{0,1\}//'
@@ -36,7 +35,7 @@ start_run() {
   export PYTHON OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 }
 
-# phase NAME COMMAND...: run the command and note its seconds, also if it is interrupted.
+# phase NAME COMMAND...: run the command and record its seconds, even if it is interrupted.
 running=""
 note_seconds() {
   if [[ -n "$running" ]]; then
@@ -55,13 +54,13 @@ phase() {
   printf '== %s: %s s\n' "$running" "$((SECONDS - phase_start))"
   note_seconds
 }
-# skip NAME FILE: true, with a line that says so, if the result of the phase is there.
+# skip NAME FILE: if the result of the phase is there, print a line and return true.
 skip() {
   [[ -e "$2" ]] && printf '\n== %s: done before (%s)\n' "$1" "${2#"$OUT"/}"
 }
 
-# data_to_report RECIPE EVALUATION OVERRIDES...: all phases from the data to the report with the
-# modules of recipes/RECIPE, of which EVALUATION measures a policy, and the knobs.
+# data_to_report RECIPE EVALUATION OVERRIDES...: run all phases from the data to the report with the
+# knobs and the modules of recipes/RECIPE, of which EVALUATION measures a policy.
 data_to_report() {
   local recipe=$1 evaluation=$2
   shift 2
@@ -87,6 +86,6 @@ data_to_report() {
   skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$PYTHON" -m "recipes.$recipe.$evaluation" \
     --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
 
-  # The report is cheap and prints what came out, so it is always made.
+  # The report is cheap and prints the results, so it is always made.
   "$PYTHON" -m "recipes.$recipe.${recipe}_report" --run-dir "$OUT"
 }

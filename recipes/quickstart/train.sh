@@ -23,8 +23,8 @@ export TORCH_COMPILE_DISABLE=1
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
 
-# One policy update per step on fresh rollouts: the ratio is 1 and the clip never acts. Several PRM
-# updates per step.
+# There is one policy update per step on fresh rollouts, so the ratio is 1 and the clip never acts.
+# The PRM has several updates per step.
 exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     variant=distilled \
     hydra.run.dir="$RUN_DIR/hydra" \

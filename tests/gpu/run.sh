@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What prime_ext does on one CUDA device, in parts of ten minutes at most; writes tests/gpu/results/DEVICE*.json.
+# What prime_ext does on one CUDA device, in parts of at most ten minutes; writes
+# tests/gpu/results/DEVICE*.json.
 #
 #   bash tests/gpu/run.sh                   every part whose packages are there
 #   bash tests/gpu/run.sh measure pytest    these
 #   DEVICE=cpu bash tests/gpu/run.sh        the same programs with tiny sizes on the CPU
 #
-# measure  the PRM's engines and token budgets next to the plan's figures; needs neither ray nor vllm (python tests/gpu/measure.py --help)
+# measure  the PRM's engines and token budgets next to the plan's figures; needs neither ray nor
+#          vllm (python tests/gpu/measure.py --help)
 # pytest   the tests marked gpu
-# gsm8k    recipes/prime_gsm8k.sh, killed and started again; with vLLM where it is installed. MODEL and GSM8K_DIR name a
-#          model and the folder of the official data; without them: a tiny untrained model
+# gsm8k    recipes/prime_gsm8k.sh, killed and started again; with vLLM if it is installed. MODEL
+#          and GSM8K_DIR name a model and the folder of the official data; without them: a tiny
+#          untrained model
 #
 # Knobs (environment): DEVICE RESULTS (folder) LIMIT (seconds for each part, default 600) MODEL GSM8K_DIR PYTHON
 set -euo pipefail
@@ -58,7 +61,7 @@ for part in "${parts[@]}"; do
     start=$SECONDS
     status=0
     timeout --kill-after=30 "$LIMIT" "${command[@]}" || status=$?
-    # pytest's 5: without a GPU no test is left.
+    # pytest's status 5: without a GPU no test is left.
     [[ $status -eq 0 || ($status -eq 5 && "$part" == pytest && "$DEVICE" == cpu) ]] || failed+=("$part ($status)")
     echo "== $part: $((SECONDS - start)) s, status $status"
 done
