@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from prime_ext.config.checks import SettingsError
 from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.benchmark_task import SPLITS
 from prime_ext.utils.rows import SourceError
@@ -66,7 +67,8 @@ def positive(word: str) -> int:
 def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Decorate the main of a program: errors become one line and exit code 2, Ctrl-C 130."""
     kept = "interrupted; finished answers and verdicts are kept"
-    return command(name, SourceError, BackendError, UnknownSource, OSError, interrupted=kept)
+    caught = (SourceError, BackendError, UnknownSource, SettingsError, OSError)
+    return command(name, *caught, interrupted=kept)
 
 
 def print_sources(report: Mapping[str, Any]) -> None:

@@ -3,14 +3,11 @@
 
     python -m data_preprocessing.pipeline SETTINGS.yaml [KEY=VALUE ...] --output-dir DIR
     python -m data_preprocessing.pipeline data_preprocessing/settings/gsm8k_math.yaml \\
-        data_dir=DATA \\
-        --output-dir data/math
+        data_dir=DATA --output-dir data/math
     python -m data_preprocessing.pipeline data_preprocessing/settings/code.yaml \\
-        --input apps=my_apps.jsonl \\
-        --output-dir data/code
+        --input apps=my_apps.jsonl --output-dir data/code
     python -m data_preprocessing.pipeline data_preprocessing/settings/math.yaml \\
-        --input numina=questions.csv \\
-        --source mine --split 0.9 --output-dir data/mine
+        --input numina=questions.csv --source mine --split 0.9 --output-dir data/mine
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows,
 ``removed.jsonl`` (every other row with the reason, and its twin or test problem if it has one),

@@ -6,8 +6,7 @@
     python -m data_preprocessing.sft_data --input data/math/train.parquet \\
         --output-dir data/sft BACKEND
     python -m data_preprocessing.sft_data --form chains --input data/numeric/train.parquet \\
-        --output-dir data/chains \\
-        --responses 4 --temperature 0.8 --top-p 1 BACKEND
+        --output-dir data/chains --responses 4 --temperature 0.8 --top-p 1 BACKEND
 
 A response stays if it keeps to the form and, where there is a gold answer, is graded correct;
 otherwise the teacher is asked again, up to --tries times, each with a seed of its own.

@@ -12,7 +12,6 @@ wrong, 1 if something is, 2 and one line if a file or tokenizer cannot be read.
 """
 
 import asyncio
-import importlib
 import json
 import sys
 from collections import Counter, defaultdict
@@ -28,6 +27,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 from data_preprocessing.command import build_parser, program
 from data_preprocessing.grading import Judges
 from data_preprocessing.stages import show_progress
+from prime_ext.config.modules import import_modules
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.report_page import markdown_table
@@ -212,11 +212,7 @@ def main(words: Sequence[str] | None = None) -> int:
         options.tokenizer is None or options.max_prompt_length < 1
     ):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
-    for module in options.modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise SourceError(f"--modules {module}: {error}") from error
+    import_modules(options.modules)
     for given in options.sources:
         pattern, _, task = given.partition("=")
         register_source(pattern, task)

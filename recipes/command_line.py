@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "data": {"type": Path, "required": True, "help": "parquet file written by data.py"},
+    "data": {"type": Path, "required": True, "help": "parquet file of problems"},
     "limit": {"type": int, "help": "use only the first problems"},
     "mean-error": {"type": float, "help": "mean error probability of the demonstrators"},
     "model": {"type": Path, "required": True, "help": "Hugging Face folder, or checkpoint of verl"},

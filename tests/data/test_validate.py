@@ -109,6 +109,7 @@ def test_repeated_ids_are_faults_except_in_eurus_2_rl_data(tmp_path, capsys):
 
 def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
     for name, verdict in (("sonnets", "wrong(response, 0.0)"), ("songs", "True")):
         monkeypatch.setitem(sources.TASKS, name, None)  # and so gone after the test
@@ -141,7 +142,7 @@ def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch
         == 0
     )
     assert main([path, "--modules", "verifier_of_poems"]) == 2
-    assert "validate: --modules verifier_of_poems: No module named" in capsys.readouterr().err
+    assert "validate: modules: verifier_of_poems cannot be imported" in capsys.readouterr().err
 
 
 def test_prompts_are_measured_as_the_policy_sees_them(tmp_path, capsys):

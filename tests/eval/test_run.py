@@ -34,6 +34,7 @@ from eval.report import write_report
 from eval.run import main
 from prime_ext.tasks.task_file import task_names
 from prime_ext.utils.files import write_json_lines
+from prime_ext.verifiers import sources
 from prime_ext.verifiers.verdict import correct
 
 # ---- runs ----
@@ -408,6 +409,9 @@ def test_a_verifier_of_the_users_judges_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "judge_by_length.py").write_text(OWN_VERIFIER)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
+    monkeypatch.setattr(sources, "_registered", list(sources._registered))
+    monkeypatch.setitem(sources.TASKS, "short", None)  # and so gone after the test
+    del sources.TASKS["short"]
     write_tasks(tmp_path)
     mine = small_tasks.TASKS["sums"].replace("data_source: math500", "data_source: my_data/sums")
     mine = mine.replace("accuracy, avg@4, pass@4, maj@4", "accuracy")
