@@ -2,11 +2,11 @@
 """The trained bias of the PRM's cross-entropy: one number with its own optimizer."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from verl.utils.device import get_device_name
+from verl.workers.engine import BaseEngine
 
 from prime_ext.algorithms.prm_losses import compute_logit
 from prime_ext.generate.export import BIAS_FILE
@@ -48,11 +48,11 @@ class OutcomeBias:
         """Forget gradients of a step that was skipped."""
         self._optimizer.zero_grad()
 
-    def follow(self, engine: Any) -> None:
+    def follow(self, engine: BaseEngine) -> None:
         """Step after every step of the engine's optimizer from now on."""
         engine.optimizer.register_step_post_hook(lambda *_: self._step(engine))
 
-    def _step(self, engine: Any) -> None:
+    def _step(self, engine: BaseEngine) -> None:
         scaler = getattr(engine, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
         gradient = self.parameter.grad

@@ -16,13 +16,14 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
+from transformers import PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
@@ -52,7 +53,13 @@ class PromptRewardManager(NaiveRewardManager):
     (:mod:`prime_ext.reward.user_function`).
     """
 
-    def __init__(self, config: DictConfig, tokenizer: Any, compute_score: Any, **others: Any):
+    def __init__(
+        self,
+        config: DictConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        compute_score: Callable[..., Any],
+        **others: Any,
+    ):
         if config.reward.custom_reward_function.path not in (None, user_function.OWN):
             compute_score = user_function.guard(compute_score, config)
         super().__init__(config, tokenizer, compute_score, **others)
@@ -85,8 +92,8 @@ class StepScoresRewardManager(PromptRewardManager):
     def __init__(
         self,
         config: DictConfig,
-        tokenizer: Any,
-        compute_score: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        compute_score: Callable[..., Any],
         score: Score | None = None,
         **others: Any,
     ):

@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+from verl.protocol import DataProtoItem
+
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.reward.node_actor import NodeFailure
 from prime_ext.reward.pspo_info import FAILURE
@@ -50,11 +53,11 @@ class ScoredSteps:
 class StepScoring:
     """Scorer that cuts responses, in policy tokens, into steps with content for ``score``."""
 
-    def __init__(self, steps: StepSettings, tokenizer: Any, score: Score):
+    def __init__(self, steps: StepSettings, tokenizer: PreTrainedTokenizerBase, score: Score):
         self._cutter = ResponseCutter(steps, tokenizer)
         self._score = score
 
-    async def __call__(self, row: Any) -> ScoredSteps:
+    async def __call__(self, row: DataProtoItem) -> ScoredSteps:
         ids = response_ids(row)
         loop = asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).join_empty_steps())
@@ -80,7 +83,7 @@ def failure_info(reason: str) -> dict[str, Any]:
     }
 
 
-def response_ids(row: Any) -> list[int]:
+def response_ids(row: DataProtoItem) -> list[int]:
     response = row.batch["responses"]
     length = row.non_tensor_batch.get("response_len")
     if length is None:

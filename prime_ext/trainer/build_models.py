@@ -2,11 +2,11 @@
 """Models in addition to the policy, from the configuration: PRM, reference and policy average."""
 
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from verl.trainer.config import CheckpointConfig
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.config import TrainingWorkerConfig
+from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, TrainingWorkerConfig
 
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, forward_tokens
 from prime_ext.trainer.companion import PolicyAverage
@@ -85,7 +85,10 @@ def build_average(section: DictConfig, decay: float) -> PolicyAverage:
 
 
 def _worker(
-    model: DictConfig, engine: Any, optimizer: Any, checkpoint: Any
+    model: DictConfig,
+    engine: FSDPEngineConfig,
+    optimizer: FSDPOptimizerConfig,
+    checkpoint: CheckpointConfig,
 ) -> TrainingWorkerConfig:
     return TrainingWorkerConfig(
         model_type="language_model",

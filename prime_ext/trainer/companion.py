@@ -5,7 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from verl.single_controller.ray import RayClassWithInitArgs
+from ray.actor import ActorClass
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.trainer.step import AVERAGE_ROLE
@@ -22,7 +23,7 @@ class Companion:
     """
 
     models: Mapping[str, TrainingWorkerConfig]
-    groups: dict[str, Any]
+    groups: dict[str, RayWorkerGroup]
     checkpoint_folder = ""
     saved_with = ""
 
@@ -30,7 +31,7 @@ class Companion:
         """Return the arguments of a group's worker in addition to its configuration."""
         raise NotImplementedError
 
-    def worker_classes(self, worker: Any) -> dict[str, RayClassWithInitArgs]:
+    def worker_classes(self, worker: ActorClass) -> dict[str, RayClassWithInitArgs]:
         """Return the classes to add to the policy's worker processes, by group.
 
         ``worker`` is the class for Ray.
@@ -41,14 +42,14 @@ class Companion:
             for name, one in models
         }
 
-    def attach(self, actor_group: Any) -> None:
+    def attach(self, actor_group: RayWorkerGroup) -> None:
         """Take the handles out of the policy's worker group and build the engines."""
         self.groups = actor_group.spawn(prefix_set=set(self.models))
         for name in self.models:
             self.groups[name].reset()
 
     @property
-    def group(self) -> Any:
+    def group(self) -> RayWorkerGroup:
         """Return the workers of the model itself."""
         return self.groups[next(iter(self.models))]
 
@@ -84,7 +85,7 @@ class PolicyAverage(Companion):
     def worker_options(self, group: str) -> dict[str, Any]:
         return {"role": AVERAGE_ROLE}
 
-    def attach(self, actor_group: Any) -> None:
+    def attach(self, actor_group: RayWorkerGroup) -> None:
         """Build the average, equal to the policy.
 
         The policy's engine has to be there already (``install_targets``).

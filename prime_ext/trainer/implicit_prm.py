@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 import torch
+from verl.single_controller.ray import RayWorkerGroup
 from verl.utils.debug import marked_timer
 from verl.utils.metric import reduce_metrics
 from verl.utils.torch_dtypes import PrecisionType
@@ -296,7 +297,7 @@ class TrainedPRM(FrozenPRM):
         }
         return super().worker_options(group) | (trained if group == PRM_GROUP else {})
 
-    def attach(self, actor_group: Any) -> None:
+    def attach(self, actor_group: RayWorkerGroup) -> None:
         """Take handles out of the policy's worker group, build engines, and set the PRM's loss."""
         super().attach(actor_group)
         loss = PRMLoss(self.settings.loss, self.settings.beta, self.reference_field)

@@ -20,6 +20,7 @@ from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
 from prime_ext.prm.loss import pad_responses
@@ -129,7 +130,7 @@ def prepare_targets(data: TensorDict) -> Iterator[None]:
         yield
 
 
-def install_targets(worker: Any) -> DataProto:
+def install_targets(worker: ActorRolloutRefWorker) -> DataProto:
     """Add the targets to the policy's updates; runs in verl's actor worker."""
     actor = worker.actor
     register_engine("policy", actor.engine)

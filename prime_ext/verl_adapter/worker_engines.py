@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engines of one worker process by role, and moves of weights from one to another."""
 
-from typing import Any
-
 import torch
 from verl.utils.device import get_torch_device
+from verl.workers.engine import BaseEngine
 
 from prime_ext.algorithms.distillation import update_average
 
-_ENGINES: dict[str, Any] = {}
+_ENGINES: dict[str, BaseEngine] = {}
 
 
-def register_engine(role: str, engine: Any) -> None:
+def register_engine(role: str, engine: BaseEngine) -> None:
     """Register this process's engine of a role: policy, PRM, reference or average."""
     _ENGINES[role] = engine
 
 
-def get_engine(role: str) -> Any:
+def get_engine(role: str) -> BaseEngine:
     """Return the engine of a role. Raises RuntimeError when this process has none."""
     if role not in _ENGINES:
         raise RuntimeError(
@@ -26,7 +25,7 @@ def get_engine(role: str) -> Any:
 
 
 @torch.no_grad()
-def average_weights(source: Any, target: Any, decay: float) -> None:
+def average_weights(source: BaseEngine, target: BaseEngine, decay: float) -> None:
     """target <- decay * target + (1 - decay) * source, shard by shard; with decay 0 a plain copy.
 
     Both are FSDP engines of one architecture and sharding, of any dtype and device. Raises

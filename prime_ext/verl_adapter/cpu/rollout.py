@@ -10,7 +10,9 @@ from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from torch.distributed.device_mesh import DeviceMesh
 from verl.plugin.platform import get_platform
+from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -76,7 +78,11 @@ class TransformersServerAdapter(BaseRollout):
     """The training rank's side, which sends weights to the server of the replica of its rank."""
 
     def __init__(
-        self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1
+        self,
+        config: RolloutConfig,
+        model_config: HFModelConfig,
+        device_mesh: DeviceMesh,
+        replica_rank: int = -1,
     ) -> None:
         super().__init__(config, model_config, device_mesh)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
