@@ -30,7 +30,7 @@ SCORES = (0.6, 0.9)
 MOST_STEPS = 20
 
 
-def value_of(reward: ChainReward, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+def get_value(reward: ChainReward, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     """Return the reward R of accumulated scores and numbers of steps."""
     return score**reward.power * reward.factor(score, steps)
 
@@ -38,7 +38,7 @@ def value_of(reward: ChainReward, score: torch.Tensor, steps: torch.Tensor) -> t
 def factors(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
     """Return the reward of 1 .. ``most`` equal steps, relative to that of four."""
     steps = torch.arange(1, most + 1)
-    value = value_of(reward, torch.full((most,), score, dtype=torch.float64), steps)
+    value = get_value(reward, torch.full((most,), score, dtype=torch.float64), steps)
     return (value / value[3]).tolist()
 
 
@@ -50,12 +50,12 @@ def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[f
     1))^(n + 1).
     """
     steps = torch.arange(2, most + 1, dtype=torch.float64)
-    before = value_of(reward, torch.full_like(steps, score), steps)
+    before = get_value(reward, torch.full_like(steps, score), steps)
 
     def pays(filler: torch.Tensor) -> torch.Tensor:
         longer = torch.exp((steps * math.log(score) + filler.log()) / (steps + 1))
         # A hair of tolerance: without a shape, equal chains must come out as equal.
-        return value_of(reward, longer, steps + 1) >= before * (1 - 1e-12)
+        return get_value(reward, longer, steps + 1) >= before * (1 - 1e-12)
 
     low = torch.zeros_like(steps)
     high = torch.ones_like(steps)

@@ -34,7 +34,7 @@ CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:func|class|data|mod|meth|attr):<code>~?(?:[\w.]+\.)?([\w]+)</code>")
 
 
-def place_of(path: str) -> str:
+def get_place(path: str) -> str:
     """Return where a file or folder of the repository is in the site's sources."""
     if path.startswith(DOCS):
         return path.removeprefix(DOCS)
@@ -43,7 +43,7 @@ def place_of(path: str) -> str:
     return f"{REPOSITORY}{path.rstrip('/')}.md"
 
 
-def path_of(place: str) -> str:
+def get_path(place: str) -> str:
     """Return the path in the repository of a page of the site, for Markdown."""
     return place.removeprefix(REPOSITORY) if place.startswith(REPOSITORY) else DOCS + place
 
@@ -127,7 +127,7 @@ def on_files(files: Files, config: Any) -> Files:
             if path in known:
                 continue
             known.add(path)
-            place = place_of(path)
+            place = get_place(path)
             if path.endswith(".md"):
                 text = (ROOT / path).read_text()
                 waiting.append((text, path))
@@ -143,13 +143,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Return the page with links that work on the site."""
-    path = path_of(page.file.src_uri)
+    path = get_path(page.file.src_uri)
 
     def rewritten(found: re.Match[str]) -> str:
         target = resolved(found[2], path)
         if target is None:
             return found[0]
-        link = os.path.relpath(place_of(target), os.path.dirname(page.file.src_uri) or ".")
+        link = os.path.relpath(get_place(target), os.path.dirname(page.file.src_uri) or ".")
         return f"{found[1]}{link}{found[3] or ''}{found[4]}"
 
     if page.file.src_uri.startswith("api/"):

@@ -52,7 +52,7 @@ OTHERS = ("step_scorer", "on_policy_distillation")
 _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 
 
-def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
+def get_keys(text: str, section: str) -> list[tuple[str, str, str]]:
     """Return name, default ("" of a section) and comment of every key with a comment, in order."""
     keys: list[tuple[str, str, str]] = []
     above: list[tuple[int, str]] = [(-1, section)] if section else []
@@ -109,7 +109,7 @@ def page() -> str:
     described = set()
     for name, section in SECTIONS.items():
         parts.append(f"\n## {TITLES.get(name, f'`{section}`')} (`{name}`)\n\n")
-        for key, value, comment in keys_of((CONFIG / name).read_text(encoding="utf-8"), section):
+        for key, value, comment in get_keys((CONFIG / name).read_text(encoding="utf-8"), section):
             # Keys of several choices are described at the first of them.
             if (key, value) not in described or not section:
                 parts.append(f"- **`{key}`**{f' = `{value}`' if value else ''}: {comment}\n")

@@ -31,20 +31,20 @@ VERL = Path(find_spec("verl").origin).parent
 
 
 @cache
-def tree_of(path):
+def get_tree(path):
     return ast.parse((VERL / path).read_text())
 
 
-def calls_of(path, name):
+def get_calls(path, name):
     """Return calls of a function or method of this name in a file of verl."""
-    calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(get_tree(path)) if isinstance(node, ast.Call))
     return [
         call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", None)) == name
     ]
 
 
 def test_a_print_argument_goes_to_a_logger():
-    infos = calls_of("trainer/ppo/v1/trainer_separate_async.py", "info")
+    infos = get_calls("trainer/ppo/v1/trainer_separate_async.py", "info")
     assert any(keyword.arg == "flush" for call in infos for keyword in call.keywords)
     with pytest.raises(TypeError, match="flush"):
         logging.getLogger("verl").error("x", flush=True)
@@ -148,7 +148,7 @@ def test_merging_rounds_and_non_finite_updates_are_skipped():
 
 def test_equal_runs_have_different_request_ids_and_no_seed():
     for path in ("single_turn", "tool"):
-        (call,) = calls_of(f"experimental/agent_loop/{path}_agent_loop.py", "generate")
+        (call,) = get_calls(f"experimental/agent_loop/{path}_agent_loop.py", "generate")
         assert "seed" not in {keyword.arg for keyword in call.keywords}
     assert ToolAgentLoop._make_request_id(0, False) != ToolAgentLoop._make_request_id(0, False)
 
@@ -180,7 +180,7 @@ def test_tools_have_no_time_limit_and_their_special_tokens_pass():
 
 def test_scores_of_turns_are_never_filled():
     path = "experimental/agent_loop/tool_agent_loop.py"
-    filled = [*calls_of(path, "append"), *calls_of(path, "extend")]
+    filled = [*get_calls(path, "append"), *get_calls(path, "extend")]
     assert not [call for call in filled if getattr(call.func.value, "attr", None) == "turn_scores"]
 
 

@@ -54,7 +54,7 @@ if dry_run && [[ -z "${SLURM_JOB_NODELIST:-}" ]]; then
     for ((i = 0; i < ${NNODES:-2}; i++)); do NODES+=("node$i"); done
     HEAD_IP=${HEAD_IP:-node0}
 else
-    [[ -n "${SLURM_JOB_NODELIST:-}" ]] || fail "this is no SLURM job; submit it with sbatch, or set DRY_RUN=1"
+    [[ -n "${SLURM_JOB_NODELIST:-}" ]] || fail "this is not a SLURM job; submit it with sbatch, or set DRY_RUN=1"
     mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     # This script runs on the first node.
     HEAD_IP=${HEAD_IP:-$(hostname --ip-address | awk '{print $1}')}

@@ -36,7 +36,7 @@ EFFECTIVE_BATCH=${EFFECTIVE_BATCH:-2048}
 source "$PROJECT_ROOT/recipes/sft_launch.sh"
 
 if ((EFFECTIVE_BATCH % (BATCH * N_GPUS))); then
-    echo "EFFECTIVE_BATCH=$EFFECTIVE_BATCH is no multiple of BATCH=$BATCH times N_GPUS=$N_GPUS" >&2
+    echo "EFFECTIVE_BATCH=$EFFECTIVE_BATCH is not a multiple of BATCH=$BATCH times N_GPUS=$N_GPUS" >&2
     exit 2
 fi
 if shrink; then

@@ -194,14 +194,14 @@ def test_a_batch_of_padding_has_no_groups():
 betas = st.sampled_from([0.05, 1.0, 10.0])
 
 
-def ratio_of(batch):
+def get_ratio(batch):
     """Return log-ratios of the batch's rewards, garbage included, to a reference of -1."""
     return log_ratio(batch.reward_BT, torch.full_like(batch.reward_BT, -1.0), batch.mask_BT)
 
 
 @given(batches(), betas)
 def test_rewards_are_scaled_log_ratios_and_values_their_running_sums(batch, beta):
-    ratio_BT = ratio_of(batch)
+    ratio_BT = get_ratio(batch)
     torch.testing.assert_close(
         ratio_BT, batch.on_tokens(lambda i: [r + 1.0 for r in batch.rewards(i)]).float()
     )
@@ -236,7 +236,7 @@ def pairs_by_loops(score, label, group):
 
 @given(batches(padding=False), st.integers(0, 1000))
 def test_pair_accuracy_equals_a_loop_over_pairs_in_any_order(batch, seed):
-    score_B = ratio_of(batch).sum(-1).double().round()  # rounding makes ties
+    score_B = get_ratio(batch).sum(-1).double().round()  # rounding makes ties
     expected = pairs_by_loops(score_B.tolist(), batch.label_B.tolist(), batch.group_B.tolist())
     order = orders(batch, seed)
     for rows in (list(range(len(order))), order):

@@ -153,7 +153,7 @@ def test_overrides_win_over_the_variant_and_are_named():
 # ---- one reward for all steps of a response ------------------------------------------------------
 
 
-def chain_of(name, *overrides):
+def get_chain(name, *overrides):
     """Return the chain reward of an entry of the group ``chain``, and its process settings."""
     steps = ["variant=guarded", "prime/process=steps", "prime.process.step_score=sigmoid"]
     process = PrimeSettings.from_config(
@@ -172,7 +172,7 @@ def chain_of(name, *overrides):
 )
 def test_one_override_chooses_a_published_reward(name, golden):
     """Five steps of the score .9."""
-    chain, process = chain_of(name)
+    chain, process = get_chain(name)
     reward_B = chain(torch.full((1, 5), 0.9, dtype=torch.float64), torch.ones(1, 5)).reward_B
     assert float(reward_B) == pytest.approx(golden, abs=1e-6)
     assert (

@@ -6,11 +6,11 @@ from scripted_server import Answer, ScriptedServer
 from tiny_llama import save_llama
 from told import (
     ROWS,
+    get_rows,
     number_in,
     removed,
     right_or_wrong,
     rl_row,
-    rows_of,
     server_words,
     write_problems,
 )
@@ -28,7 +28,7 @@ def problems(tmp_path):
     return write_problems(tmp_path / "in" / "train.parquet")
 
 
-def bytes_of(folder):
+def get_bytes(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
@@ -63,7 +63,7 @@ def test_multiple_choice_becomes_open_questions(tmp_path):
     assert {n: len(seeds) for n, seeds in tries.items()} == {
         str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)
     }
-    written = rows_of(out, "choice")
+    written = get_rows(out, "choice")
     for row in written:
         n = row["extra_info"]["index"]
         assert row["prompt"][0] == {"role": "system", "content": "S"}
@@ -92,7 +92,7 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
     faults = [(429, "0"), "not_json", "cut", None, "cut_body", "no_choices", None, "no_finish"]
     with ScriptedServer(judge, faults=faults) as server:
         assert validate_votes.main(server_words(problems, voted, server, "--solutions", 3)) == 0
-    votes = rows_of(voted)[3]["extra_info"]["votes"]
+    votes = get_rows(voted)[3]["extra_info"]["votes"]
     assert votes == [
         {
             "model": "scripted", "solutions": 3, "solvable": 3, "unsolvable": 0, "agreeing": 3,
@@ -101,7 +101,7 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
         }
     ]  # fmt: skip
     assert selection.main(["--input", str(voted / "train.parquet"), "--output-dir", str(out)]) == 0
-    assert [row["extra_info"]["index"] for row in rows_of(out)] == list(range(3, ROWS))
+    assert [row["extra_info"]["index"] for row in get_rows(out)] == list(range(3, ROWS))
     counts = {"unsolvable": 1, "disagreement": 1, "mismatch": 1}
     assert read_json(out / "report.json")["sources"][0]["removed"] == counts
     assert validate([str(out / "train.parquet")]) == 0
@@ -129,13 +129,13 @@ def test_votes_of_a_local_model_do_not_depend_on_chunks(tmp_path, monkeypatch, c
         monkeypatch.setattr(model_stage, "CHUNK_ROWS", rows)
         words = ["--input", source, "--output-dir", folder, *backend, "--solutions", 2]
         assert validate_votes.main([str(word) for word in words]) == 0
-    rows = rows_of(tmp_path / "a")
+    rows = get_rows(tmp_path / "a")
     assert [row["extra_info"]["index"] for row in rows] == [
         index for index in range(ROWS) if index != 7
     ]
     assert all(row["extra_info"]["votes"][0]["solutions"] == 2 for row in rows)
     assert read_json(tmp_path / "a" / "report.json")["sources"][0]["removed"] == {"refused": 1}
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    assert get_bytes(tmp_path / "a") == get_bytes(tmp_path / "b")
     words = ["--input", source, "--output-dir", tmp_path / "c", *backend, "--max-new-tokens", 1024]
     assert validate_votes.main([str(word) for word in words]) == 2
     assert "the model takes none of" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
         before = len(server.requests)
         assert validate_votes.main(server_words(problems, tmp_path / "e", server, *answers)) == 0
         assert len(server.requests) == before + 2 * ROWS - 5
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b") == bytes_of(tmp_path / "e")
+    assert get_bytes(tmp_path / "a") == get_bytes(tmp_path / "b") == get_bytes(tmp_path / "e")
 
 
 def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys):
@@ -184,7 +184,7 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
         assert (line["row"], line["rule"]) == (8, "unanswered") and "500" in line["evidence"]
         asked = len(server.requests)
         assert validate_votes.main(words) == 0
-        assert len(server.requests) == asked + 1 and len(rows_of(out)) == ROWS
+        assert len(server.requests) == asked + 1 and len(get_rows(out)) == ROWS
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmark_rows import SAMPLES, data_folder
-from told import rows_of
+from told import get_rows
 
 from data_preprocessing.numeric_reasoning import TASKS, main
 from data_preprocessing.text_similarity import SimilarityIndex
@@ -32,7 +32,7 @@ def test_rows_show_the_problem_and_hold_the_correct_option(tmp_path, capsys):
     assert run(tmp_path, "--splits", "test") == 0
     assert "awpnli: 6 rows (722 were published), 0 bad, test 6\n" in capsys.readouterr().out
     page = (ROOT / "docs" / "reference" / "numeric_reasoning.md").read_text()
-    first = {row["data_source"]: row for row in reversed(rows_of(tmp_path, "test"))}
+    first = {row["data_source"]: row for row in reversed(get_rows(tmp_path, "test"))}
     assert set(first) == set(TASKS)
     row = first["awpnli"]
     (message,) = row["prompt"]
@@ -54,7 +54,7 @@ def test_verl_reads_the_files(tmp_path):
     files = [str(tmp_path / "train.parquet"), str(tmp_path / "test.parquet")]
     config = OmegaConf.create({"cache_dir": str(tmp_path), "filter_overlong_prompts": False})
     dataset = RLHFDataset(files, byte_tokenizer(), config)
-    rows = rows_of(tmp_path) + rows_of(tmp_path, "test")
+    rows = get_rows(tmp_path) + get_rows(tmp_path, "test")
     assert len(dataset) == len(rows)
     for item, row in zip((dataset[i] for i in range(len(dataset))), rows, strict=True):
         assert item["raw_prompt"] == row["prompt"] and item["index"] == row["extra_info"]["index"]
@@ -124,7 +124,7 @@ def test_problems_of_both_official_splits_stay_in_test_only(tmp_path):
     inputs = [f"qqa:train={tmp_path / 'a.json'}", f"qqa:test={tmp_path / 'b.json'}"]
     assert main(["--input", *inputs, "--splits", "official", "--output-dir", str(tmp_path)]) == 0
     for split, texts in (("train", ["Which is lighter?"]), ("test", ["Which is heavier?"])):
-        assert [row["extra_info"]["texts"] for row in rows_of(tmp_path, split)] == [texts]
+        assert [row["extra_info"]["texts"] for row in get_rows(tmp_path, split)] == [texts]
 
 
 def test_bad_rows_are_named_counted_and_left_out(tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_bad_rows_are_named_counted_and_left_out(tmp_path, capsys):
     report = read_json(tmp_path / "report.json")
     bad = report["tasks"]["rte_quant"]["bad"]
     assert sum(bad.values()) == 3 and bad["label 'maybe' is none of entailment, neutral"] == 1
-    rows = rows_of(tmp_path, "test")
+    rows = get_rows(tmp_path, "test")
     # Braces of a problem are not placeholders.
     assert (
         len(rows) == 2 and "### statement1: e {{statement2}}\n" in rows[1]["prompt"][0]["content"]
@@ -169,6 +169,6 @@ def test_the_equate_split_is_clean_balanced_and_drops_only_duplicates(tmp_path):
             < (0.35 if folder == SAMPLES else 0.3)
         )
     index = SimilarityIndex()
-    for row in rows_of(tmp_path, "test"):
+    for row in get_rows(tmp_path, "test"):
         index.add(*row["extra_info"]["texts"])
-    assert not any(index.hits(*row["extra_info"]["texts"]) for row in rows_of(tmp_path))
+    assert not any(index.hits(*row["extra_info"]["texts"]) for row in get_rows(tmp_path))

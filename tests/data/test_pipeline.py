@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from told import removed, rows_of
+from told import get_rows, removed
 
 from data_preprocessing.check_solutions import CodeVerifier
 from data_preprocessing.pipeline import STAGES, load_settings, main
@@ -82,14 +82,14 @@ def apply_math_rules(folder, *words, sources=ALL):
     return run(folder, "gsm8k_math", *chosen, *alone, *words)
 
 
-def rules_of(folder):
+def get_rules(folder):
     return {(line["data_source"], line["row"]): line["rule"] for line in removed(folder)}
 
 
 def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     assert apply_math_rules(tmp_path) == 0
     assert pq.read_schema(tmp_path / "train.parquet").equals(MATH_SCHEMA)
-    rows = rows_of(tmp_path)
+    rows = get_rows(tmp_path)
     problem = "A shelf holds 12 jars. Each jar has 85 beads. How many beads are there?"
     assert rows[0] == {
         "data_source": "openai/gsm8k",
@@ -101,7 +101,7 @@ def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
         "reward_model": {"style": "rule", "ground_truth": "1020"},
         "extra_info": {"split": "train", "index": 0},
     }
-    assert rules_of(tmp_path) == {
+    assert get_rules(tmp_path) == {
         ("openai/gsm8k", 5): "no_answer",
         ("DigitalLearningGmbH/MATH-lighteval", 2): "figure",
         ("DigitalLearningGmbH/MATH-lighteval", 3): "choice",
@@ -121,7 +121,7 @@ def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     numina = dict.fromkeys(("numina_cn_k12", "numina_amc_aime", "numina_synthetic_math"), 1)
     written = {"openai/gsm8k": 4, "DigitalLearningGmbH/MATH-lighteval": 2, **numina}
     assert Counter(row["data_source"] for row in rows) == written
-    assert [row["reward_model"]["ground_truth"] for row in rows_of(tmp_path, "test")] == [
+    assert [row["reward_model"]["ground_truth"] for row in get_rows(tmp_path, "test")] == [
         "25",
         "21",
     ]
@@ -131,8 +131,8 @@ def test_without_rules_unanswered_rows_go_and_old_files_are_refused(tmp_path, ca
     (tmp_path / "mine.txt").write_text("Be brief.\n")
     words = ("stages.math_rules.rules=[]", f"system_prompt={tmp_path / 'mine.txt'}")
     assert apply_math_rules(tmp_path, *words, sources=["gsm8k", "math"]) == 0
-    assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
-    assert rules_of(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
+    assert get_rows(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
+    assert get_rules(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
     assert apply_math_rules(tmp_path, sources=["math"]) == 2
     assert "test.parquet is of an earlier run" in capsys.readouterr().err
 
@@ -155,7 +155,7 @@ def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
     assert (
         apply_math_rules(out, "--input", f"numina={tmp_path / 'in.jsonl'}", sources=["numina"]) == 0
     )
-    assert [row["extra_info"]["index"] for row in rows_of(out)] == [0]
+    assert [row["extra_info"]["index"] for row in get_rows(out)] == [0]
     lines = removed(out)
     assert [(line["row"], line["rule"]) for line in lines] == [
         (n, "bad_row") for n in range(2, 8)
@@ -173,7 +173,7 @@ def test_files_without_a_source_are_named_and_split_by_problem(tmp_path):
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     words = ["--input", f"numina={tmp_path / 'in.jsonl'}", "--source", "mine", "--split", "0.8"]
     assert apply_math_rules(tmp_path / "out", *words, "chunk_rows=7", sources=["numina"]) == 0
-    train, test = (rows_of(tmp_path / "out", split) for split in ("train", "test"))
+    train, test = (get_rows(tmp_path / "out", split) for split in ("train", "test"))
     assert {row["data_source"] for row in train + test} == {"numina_mine"}
     assert {row["extra_info"]["split"] for row in test} == {"test"} and 2 <= len(test) <= 14
     assert sorted(row["extra_info"]["index"] for row in train + test) == list(range(40))
@@ -266,9 +266,14 @@ def test_stages_apply_in_order_and_report_what_they_removed(tmp_path, math_files
     assert (hit["task"], hit["task_row"], hit["level"]) == ("openai/gsm8k test", 0, "numbers")
     assert "27 bales" in hit["task_text"] and "18 bales" in hit["text"]
     # The story with another number is another problem, and stays.
-    assert [row["reward_model"]["ground_truth"] for row in rows_of(out)] == ["15", "22", "18", "81"]
-    assert rows_of(out, "test")[0]["extra_info"] == {"split": "test", "index": 0}
-    assert rows_of(tmp_path / "small") == rows_of(out)
+    assert [row["reward_model"]["ground_truth"] for row in get_rows(out)] == [
+        "15",
+        "22",
+        "18",
+        "81",
+    ]
+    assert get_rows(out, "test")[0]["extra_info"] == {"split": "test", "index": 0}
+    assert get_rows(tmp_path / "small") == get_rows(out)
     assert {path.name for path in out.iterdir()} == OUTPUTS
     report = read_json(out / "report.json")
     counts = {(source["split"], source["data_source"]): source for source in report["sources"]}
@@ -315,12 +320,12 @@ def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypat
         ("codeforces", 4): "interactive",
         ("codeforces", 5): "bad_row",
     }
-    first = rows_of(tmp_path)[0]
+    first = get_rows(tmp_path)[0]
     assert (first["ability"], first["data_source"]) == ("code", "apps")
     assert first["prompt"][0] == {"role": "system", "content": SYSTEM_PROMPT}
     assert first["prompt"][1]["content"].endswith("Example output\n5" + CODE_SUFFIX)
     assert first["extra_info"] == {"split": "train", "index": 0}
-    halves = next(row for row in rows_of(tmp_path) if row["data_source"] == "codecontests")
+    halves = next(row for row in get_rows(tmp_path) if row["data_source"] == "codecontests")
     assert json.loads(halves["reward_model"]["ground_truth"])["inputs"] == ["8\n", "10\n", "2\n"]
     (failed,) = [line for line in removed(tmp_path) if line["rule"] == "solutions_fail"]
     assert "2 of 2 programs tried: wrong" in failed["evidence"]
@@ -340,7 +345,9 @@ def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypat
         assert run(tmp_path, "code", *CODE, *limits) == 0
     assert (tmp_path / "train.parquet").read_bytes() == before
     # The verifier of training agrees.
-    row = next(row for row in rows_of(tmp_path) if "fn_name" in row["reward_model"]["ground_truth"])
+    row = next(
+        row for row in get_rows(tmp_path) if "fn_name" in row["reward_model"]["ground_truth"]
+    )
     response = "```python\ndef double(x):\n    return x + x\n```"
     gold = row["reward_model"]["ground_truth"]
     assert asyncio.run(compute_score("apps", response, gold, row["extra_info"]))["score"] == 1.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer
-from told import conversed, removed, rl_row, rows_of, server_words
+from told import conversed, get_rows, removed, rl_row, server_words
 
 from data_preprocessing import sft_data
 from data_preprocessing.model_stage import extract_problem
@@ -215,7 +215,7 @@ def test_verls_dataset_learns_the_responses_that_the_command_writes(tmp_path):
         words = server_words(tmp_path / "sums.jsonl", tmp_path / "out", server, "--tries", 2)
         assert sft_data.main(words) == 0
         assert len(server.requests) == 4 + 2 * 2 + 3
-    rows = rows_of(tmp_path / "out", "sums")
+    rows = get_rows(tmp_path / "out", "sums")
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert rows[2]["messages"][-1]["content"] == response(3) and rows[2]["data_source"] == "sums"
     assert [(line["row"], line["rule"]) for line in removed(tmp_path / "out")] == [
@@ -257,7 +257,7 @@ def test_numeric_chains_have_their_form_and_the_gold_option(tmp_path):
     with ScriptedServer(teach, faults=["not_json"]) as server:
         words = server_words(tmp_path / "in.jsonl", tmp_path, server, "--form", "chains")
         assert sft_data.main([*words, "--responses", "2", "--tries", "6"]) == 0
-    written = rows_of(tmp_path, "in")
+    written = get_rows(tmp_path, "in")
     assert len(written) == 2 * 5
     for row in written:
         user, assistant = (message["content"] for message in row["messages"][-2:])

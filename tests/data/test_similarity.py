@@ -74,7 +74,7 @@ LONG = (
 )
 
 
-def twins_of(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
+def get_twins(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
     rows = [
         Compared(text, answers[name] if answers else "", name) for name, text in enumerate(texts)
     ]
@@ -92,13 +92,13 @@ def test_the_first_copy_stays_and_each_twin_has_its_level():
         "One day, after a long and stormy night on the wide sea in his boat, he heard this: "
         + LONG,
     ]
-    assert twins_of(texts) == [(2, 0, "exact"), (3, 0, "near"), (4, 0, "ngrams")]
-    assert twins_of(texts, levels=["exact"]) == [(2, 0, "exact")]
+    assert get_twins(texts) == [(2, 0, "exact"), (3, 0, "near"), (4, 0, "ngrams")]
+    assert get_twins(texts, levels=["exact"]) == [(2, 0, "exact")]
     for left, right in (("Solve x^2 - 3x = 1", "Solve x^2 + 3x = 1"), ("3 + 4", "3 * 4")):
-        assert twins_of([left, right], levels=["exact"]) == []
+        assert get_twins([left, right], levels=["exact"]) == []
     # Numbers count.
     assert (
-        twins_of(
+        get_twins(
             [LONG.replace("seven", n) for n in ("7", "98765432")], Settings(1.0, ngram_share=1.0)
         )
         == []
@@ -107,15 +107,19 @@ def test_the_first_copy_stays_and_each_twin_has_its_level():
 
 def test_twins_with_different_answers_must_have_the_same_text():
     texts = [LONG, LONG.replace("small", "tiny"), LONG + ".", LONG.replace(" ", "\n")]
-    assert twins_of(texts, answers=["21", "22", "23", "24"]) == [(3, 0, "exact")]
-    assert twins_of(texts, answers=["21"] * 4) == [(1, 0, "near"), (2, 0, "exact"), (3, 0, "exact")]
-    assert twins_of(["$88 / 4 / 2$?", "$88 / (4 / 2)$?"], answers=["11", "44"]) == []
+    assert get_twins(texts, answers=["21", "22", "23", "24"]) == [(3, 0, "exact")]
+    assert get_twins(texts, answers=["21"] * 4) == [
+        (1, 0, "near"),
+        (2, 0, "exact"),
+        (3, 0, "exact"),
+    ]
+    assert get_twins(["$88 / 4 / 2$?", "$88 / (4 / 2)$?"], answers=["11", "44"]) == []
 
 
 def test_removed_rows_do_not_remove_their_own_twins():
     words = LONG.split()
     chain = [" ".join(["other"] * n + words[n:]) for n in range(0, 12, 2)]
-    gone = {row: of for row, of, _ in twins_of(chain, Settings(ngram_share=1.0))}
+    gone = {row: of for row, of, _ in get_twins(chain, Settings(ngram_share=1.0))}
     assert gone and len(gone) < len(chain) - 1
     assert not set(gone.values()) & set(gone)
 
@@ -137,7 +141,7 @@ def test_the_keys_find_what_a_search_through_all_pairs_finds():
         )
         (expected if twin else staying).append(number)
     assert len(expected) >= 50
-    assert [row for row, _, _ in twins_of(texts)] == expected
+    assert [row for row, _, _ in get_twins(texts)] == expected
 
 
 # ---- groups: whatever decontamination would call a hit stays together ----

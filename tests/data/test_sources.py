@@ -26,7 +26,7 @@ from prime_ext.verifiers.code.cases import parse_test_cases
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
-def problems_of(name):
+def get_problems(name):
     source = SOURCES[name]
     rows = read_source(FIXTURES / source.local["train"])
     rows = source.joined(rows) if source.joined else rows
@@ -93,7 +93,7 @@ def test_only_an_equal_id_was_there_before():
 
 
 def test_tests_keep_their_text_and_say_what_they_call():
-    first, second, *_ = problems = problems_of("apps")
+    first, second, *_ = problems = get_problems("apps")
     assert json.loads(first.ground_truth()) == {
         "inputs": ["2 3\n", "-4 10\n"],
         "outputs": ["5\n", "6\n"],
@@ -115,7 +115,7 @@ def test_tests_keep_their_text_and_say_what_they_call():
 
 
 def test_submissions_become_problems_with_their_accepted_python_3_programs():
-    first, second = problems_of("codeforces")
+    first, second = get_problems("codeforces")
     assert first.programs == ("print(int(input()) // 2)\n",) and second.index == 2
     row = {"contestId": 1, "index": "A", "verdict": "OK", "programmingLanguage": "Python 3"}
     rows = [(n, {**row, "code": f"print({n})"}) for n in range(1, 40)]
@@ -167,14 +167,14 @@ def test_strange_tests_are_unreadable_and_never_an_error(tests):
 # ---- rules ----
 
 
-def removal_of(text, answer="7", rules=tuple(MATH_RULES)):
+def get_removal(text, answer="7", rules=tuple(MATH_RULES)):
     return apply_rules(
         MATH_RULES, rules, MathProblem("s", "train", 0, text, "", answer), remove_drawings(text)
     )
 
 
 def removed_by(*given, **options):
-    removal = removal_of(*given, **options)
+    removal = get_removal(*given, **options)
     return None if removal is None else removal.rule
 
 
@@ -221,7 +221,7 @@ def test_named_rules_apply_in_fixed_order_and_quote_their_evidence():
     assert removed_by(text) == "figure"
     assert removed_by(text, rules=("choice", "proof")) == "proof"
     assert removed_by(text, rules=()) is None
-    removal = removal_of("x" * 500 + ". Prove that!", "1", ["proof"])
+    removal = get_removal("x" * 500 + ". Prove that!", "1", ["proof"])
     assert "Prove that!" in removal.evidence and len(removal.evidence) < 100
 
 

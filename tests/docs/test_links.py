@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import FOLDERS, PAGES, ROOT, shell_blocks, tokens_of
+from pages import FOLDERS, PAGES, ROOT, get_tokens, shell_blocks
 
 INDEX = ROOT / "docs" / "index.md"
 
 
-def links_of(page: Path) -> Iterator[tuple[Path, str]]:
+def get_links(page: Path) -> Iterator[tuple[Path, str]]:
     """Yield file and anchor of every link to something in this repository."""
-    for token in tokens_of(page):
+    for token in get_tokens(page):
         target = str(token.attrGet("href") or token.attrGet("src") or "")
         if target and not re.match(r"[a-z]+:", target):
             path, _, anchor = target.partition("#")
@@ -22,9 +22,9 @@ def links_of(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 @functools.cache
-def anchors_of(page: Path) -> set[str]:
+def get_anchors(page: Path) -> set[str]:
     """Return names of the headings, as GitHub makes them."""
-    parts = tokens_of(page)
+    parts = get_tokens(page)
     titles = [
         parts[place + 1].content
         for place, token in enumerate(parts)
@@ -35,9 +35,9 @@ def anchors_of(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere_and_named_files_are_there(page):
-    for path, anchor in links_of(page):
+    for path, anchor in get_links(page):
         assert path.exists(), f"a link to {path}"
-        assert not anchor or anchor in anchors_of(path), f"a link to {path}#{anchor}"
+        assert not anchor or anchor in get_anchors(path), f"a link to {path}#{anchor}"
     for block in shell_blocks(page):
         for path in re.findall(
             rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:sh|py|yaml)\b", block
@@ -48,5 +48,5 @@ def test_links_lead_somewhere_and_named_files_are_there(page):
 def test_every_page_is_at_most_two_clicks_from_the_index():
     reached = {INDEX}
     for _ in range(2):
-        reached |= {path for page in reached if page.suffix == ".md" for path, _ in links_of(page)}
+        reached |= {path for page in reached if page.suffix == ".md" for path, _ in get_links(page)}
     assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - reached == set()

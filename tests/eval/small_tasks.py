@@ -182,20 +182,20 @@ SAME = ("settings.json", "results.json") + tuple(
 )
 
 
-def results_of(out):
+def get_results(out):
     return json.loads((out / "results.json").read_text())
 
 
-def lines_of(path):
+def get_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def bytes_of(out):
+def get_bytes(out):
     return {name: (out / name).read_bytes() for name in SAME}
 
 
-def score_of(out, task, metric):
-    return results_of(out)["tasks"][task]["summary"]["scores"][metric]["value"]
+def get_score(out, task, metric):
+    return get_results(out)["tasks"][task]["summary"]["scores"][metric]["value"]
 
 
 if __name__ == "__main__":

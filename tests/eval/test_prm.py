@@ -12,7 +12,7 @@ import torch
 from benchmark_rows import SAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tasks import lines_of, results_of
+from small_tasks import get_lines, get_results
 from tiny_llama import byte_tokenizer, save_llama
 from transformers import (
     AutoModelForCausalLM,
@@ -339,7 +339,7 @@ def bench(tmp_path_factory):
 def evaluated(out, task, model, *words):
     """Evaluate, and return the results and the lines of ``items.jsonl``."""
     assert main([task, "--model", *map(str, [model, *words]), "--output", str(out)]) == 0
-    return results_of(out), lines_of(out / "items.jsonl")
+    return get_results(out), get_lines(out / "items.jsonl")
 
 
 def test_processbench_with_the_protocols_threshold_and_the_oracles(
@@ -349,7 +349,7 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(
     words = ["processbench", "--model", str(described), "--data", str(bench), "--output", str(out)]
     words += ["--splits", "gsm8k,math"]
     assert main(words) == 0
-    results = results_of(out)
+    results = get_results(out)
     protocol = results["protocol"]
     oracle = results["oracle"]
     assert {own["threshold"] for own in protocol["splits"].values()} == {protocol["threshold"]}
@@ -366,13 +366,13 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(
     assert settings["coefficient"] == 0.25 and settings["reference"] == str(models["reference"])
     assert settings["step_prefix"] == "" and settings["step_separator"] == "\n"
     assert set(results["versions"]) == {"prime-ext", "verl", "torch", "transformers"}
-    items = lines_of(out / "items.jsonl")
+    items = get_lines(out / "items.jsonl")
     assert len(items) == 20 and all(len(item["step_scores"]) == 3 for item in items)
     assert "Official protocol: one threshold, the best on gsm8k" in (out / "report.md").read_text()
     # A second run scores nothing: the same lines, the same numbers.
     scores = out / "scores.jsonl"
     before = scores.read_bytes()
-    assert main(words) == 0 and scores.read_bytes() == before and results_of(out) == results
+    assert main(words) == 0 and scores.read_bytes() == before and get_results(out) == results
     assert main([*words, "--step-score", "step"]) == 0 and scores.read_bytes() == before
     # After a kill only the response of the unfinished line is scored again.
     scores.write_bytes(before[:-20])

@@ -17,13 +17,13 @@ from small_tasks import (
     ROWS,
     TASKS,
     ScriptedBackend,
-    bytes_of,
+    get_bytes,
+    get_lines,
+    get_results,
+    get_score,
     gold_by_prompt,
     last_message,
-    lines_of,
-    results_of,
     run,
-    score_of,
     some_answer,
     write_tasks,
 )
@@ -61,22 +61,22 @@ def test_gold_answers_score_100_percent_and_shifted_ones_do_not(
         if shift
         else dict.fromkeys(TASKS, 1.0)
     )
-    assert {name: score_of(tmp_path / "out", name, "avg@1") for name in TASKS} == scores
+    assert {name: get_score(tmp_path / "out", name, "avg@1") for name in TASKS} == scores
     if not shift:
         perfect = {"accuracy": 1.0, "micro_f1": 1.0, "macro_f1": 1.0}
-        assert results_of(tmp_path / "out")["tasks"]["parity"]["choice"] == perfect
+        assert get_results(tmp_path / "out")["tasks"]["parity"]["choice"] == perfect
         printed = capsys.readouterr().out
         assert "100.0 ± 0.0" in printed and "50.0 (a)" in printed
 
 
 def test_what_a_run_leaves(whole):
-    results = results_of(whole)
+    results = get_results(whole)
     assert results["model"] == {"backend": "scripted", "model": "scripted"} and results["seed"] == 0
     assert {"python", "transformers", "math-verify"} <= set(results["versions"])
     task = results["tasks"]["sums"]
     told = {"grader": "math", "split": "test", "prompt": "default", "failed_responses": 0}
     assert told.items() <= task.items() and set(task["summary"]["groups"]) == {"level"}
-    samples = lines_of(whole / "sums" / "samples.jsonl")
+    samples = get_lines(whole / "sums" / "samples.jsonl")
     keys = [(row["id"], sample) for row in ROWS["sums"] for sample in range(4)]
     assert [(row["problem"], row["sample"]) for row in samples] == keys
     shown = {
@@ -94,21 +94,21 @@ def test_what_a_run_leaves(whole):
 
 
 def test_seeds_are_those_of_the_response_whatever_else_is_asked(tasks, whole, tmp_path):
-    def seeds_of(folder):
-        rows = lines_of(folder / "sums" / "responses.jsonl")
+    def get_seeds(folder):
+        rows = get_lines(folder / "sums" / "responses.jsonl")
         return {(row["problem"], row["sample"]): row["seed"] for row in rows}
 
     words = [*tasks, "--decoding", "several", "--limit", "3"]
     assert run(*words, "--n", "2", "--output", tmp_path / "fewer") == 0
-    fewer = seeds_of(tmp_path / "fewer")
-    all_of_them = seeds_of(whole)
+    fewer = get_seeds(tmp_path / "fewer")
+    all_of_them = get_seeds(whole)
     assert (
         len(fewer) == 6
         and fewer.items() <= all_of_them.items()
         and len(set(all_of_them.values())) == 48
     )
     assert run(*words, "--seed", "1", "--output", tmp_path / "other") == 0
-    assert set(seeds_of(tmp_path / "other").values()).isdisjoint(all_of_them.values())
+    assert set(get_seeds(tmp_path / "other").values()).isdisjoint(all_of_them.values())
 
 
 def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
@@ -124,7 +124,7 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
         tmp_path,
     ]
     assert run(*words) == 0
-    result = results_of(tmp_path)["tasks"]["sums"]
+    result = get_results(tmp_path)["tasks"]["sums"]
     changed = {
         "name": "paper, changed",
         "do_sample": True,
@@ -136,7 +136,7 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
     assert list(result["summary"]["scores"]) == ["avg@3", "pass@3", "maj@3"]
     # Statistics need no other run.
     assert run(*words, "--k", "1,2") == 0
-    results = results_of(tmp_path)["tasks"]
+    results = get_results(tmp_path)["tasks"]
     assert list(results["sums"]["summary"]["scores"]) == [
         "avg@3",
         "pass@1",
@@ -150,7 +150,7 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
 def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
     backend = ScriptedBackend(lambda request: "\\boxed{1} " + 200 * "x")
     assert run(*tasks, "--output", tmp_path, backend=backend) == 0
-    task = results_of(tmp_path)["tasks"]["sums"]
+    task = get_results(tmp_path)["tasks"]["sums"]
     assert task["summary"]["truncated"] == 1 and task["summary"]["scores"]["avg@1"][
         "value"
     ] == pytest.approx(1 / 12)
@@ -208,7 +208,7 @@ def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
     words = ["--tasks", f"{tasks[1]},gsm8k", "--data", tasks[-1], "--output", tmp_path]
     assert run(*words) == 2 and run(*words, "--skip-missing") == 0
     assert "left out: gsm8k: " in capsys.readouterr().out
-    assert list(results_of(tmp_path)["tasks"]) == list(TASKS)
+    assert list(get_results(tmp_path)["tasks"]) == list(TASKS)
 
 
 def test_a_group_has_no_problem_twice():
@@ -274,17 +274,17 @@ def test_a_killed_run_resumes_and_leaves_the_same_bytes(tasks, whole, tmp_path):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    done = {(row["problem"], row["sample"]): row for row in lines_of(path)}
+    done = {(row["problem"], row["sample"]): row for row in get_lines(path)}
     assert 7 <= len(done) < 48 and not (out / "results.json").exists()
     backend = ScriptedBackend()
     assert run(*words, backend=backend) == 0
     assert len(backend.asked) == sum(4 * len(rows) for rows in ROWS.values()) - len(done)
     assert {row["seed"] for row in done.values()}.isdisjoint(seed for _, seed in backend.asked)
-    assert bytes_of(out) == bytes_of(whole)
+    assert get_bytes(out) == get_bytes(whole)
     # A finished run asks nothing.
     again = ScriptedBackend()
     assert (
-        run(*words, backend=again) == 0 and again.asked == [] and bytes_of(out) == bytes_of(whole)
+        run(*words, backend=again) == 0 and again.asked == [] and get_bytes(out) == get_bytes(whole)
     )
 
 
@@ -293,17 +293,17 @@ def test_failed_responses_are_kept_apart_and_tried_again(tasks, whole, tmp_path,
     words = [*tasks, "--decoding", "several", "--output", out]
     down = ScriptedBackend(lambda request: None if request.seed % 3 == 0 else some_answer(request))
     assert run(*words, backend=down) == 1
-    failed = lines_of(out / "sums" / "failed.jsonl")
-    task = results_of(out)["tasks"]["sums"]
+    failed = get_lines(out / "sums" / "failed.jsonl")
+    task = get_results(out)["tasks"]["sums"]
     assert (
         task["failed_responses"] == len(failed) > 0 and failed[0]["detail"] == "the server is down"
     )
-    assert len(lines_of(out / "sums" / "samples.jsonl")) == 48 - len(failed)
+    assert len(get_lines(out / "sums" / "samples.jsonl")) == 48 - len(failed)
     assert "responses FAILED and are in no mean" in capsys.readouterr().out
     backend = ScriptedBackend()
     assert run(*words, backend=backend) == 0
     assert len(backend.asked) == sum(seed % 3 == 0 for _, seed in down.asked)
-    assert bytes_of(out) == bytes_of(whole) and not (out / "sums" / "failed.jsonl").exists()
+    assert get_bytes(out) == get_bytes(whole) and not (out / "sums" / "failed.jsonl").exists()
 
 
 def test_a_server_that_is_always_down_gives_no_score(tasks, tmp_path, capsys):
@@ -311,7 +311,7 @@ def test_a_server_that_is_always_down_gives_no_score(tasks, tmp_path, capsys):
         run(*tasks, "--output", tmp_path / "out", backend=ScriptedBackend(lambda request: None))
         == 1
     )
-    task = results_of(tmp_path / "out")["tasks"]["parity"]
+    task = get_results(tmp_path / "out")["tasks"]["parity"]
     assert task["summary"]["scores"] == {"avg@1": None} and task["choice"] is None
     assert re.search("Parity +– +–", capsys.readouterr().out)
     (tmp_path / "out" / "amc").mkdir()
@@ -334,7 +334,7 @@ def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
         assert run(*words) == 2
         assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
     write_tasks(tmp_path)
-    before = bytes_of(tmp_path / "out")
+    before = get_bytes(tmp_path / "out")
     other = ScriptedBackend(name="other")
     for more, backend, message in (
         (
@@ -347,7 +347,7 @@ def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
     ):
         assert run(*words, *more, backend=backend) == 2
         assert re.search(message, capsys.readouterr().err)
-    assert bytes_of(tmp_path / "out") == before and other.asked == []
+    assert get_bytes(tmp_path / "out") == before and other.asked == []
 
 
 class Generous:
@@ -361,21 +361,21 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     out = tmp_path / "out"
     words = [*tasks, "--decoding", "several", "--output", out]
     assert run(*words) == 0
-    before = bytes_of(out)
+    before = get_bytes(out)
     results, changed = grade.regrade(out)
     assert changed == dict.fromkeys(TASKS, 0)
     assert results.pop("regraded_with") == results["versions"] and results == json.loads(
         before["results.json"]
     )
-    assert bytes_of(out) | {"results.json": b""} == before | {"results.json": b""}
+    assert get_bytes(out) | {"results.json": b""} == before | {"results.json": b""}
     monkeypatch.setattr(grade, "make_verifier", lambda grader: Generous())
     assert grade.main(["--run", str(out)]) == 0
     assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
-    assert score_of(out, "sums", "avg@4") == 1 and score_of(out, "functions", "pass@4") == 1
+    assert get_score(out, "sums", "avg@4") == 1 and get_score(out, "functions", "pass@4") == 1
     assert (out / "sums" / "responses.jsonl").read_bytes() == before["sums/responses.jsonl"]
     # The run itself leaves the new verdicts alone, and says with what they were made.
     assert run(*words) == 0
-    assert score_of(out, "sums", "avg@4") == 1 and "regraded_with" in results_of(out)
+    assert get_score(out, "sums", "avg@4") == 1 and "regraded_with" in get_results(out)
 
 
 def test_regrading_refuses_missing_runs_and_gold_answers_of_other_types(whole, tmp_path, capsys):
@@ -420,8 +420,8 @@ def test_a_verifier_of_the_users_judges_runs(tmp_path, monkeypatch, capsys):
     own = ["--modules", "judge_by_length"]
     assert run(*words, *own, backend=ScriptedBackend(lambda request: "1234567890")) == 0
     # Gold answers are 1, 3, ... 23.
-    assert score_of(tmp_path / "out", "mine", "avg@1") == pytest.approx(7 / 12)
-    assert results_of(tmp_path / "out")["tasks"]["mine"]["grader"] == "short"
+    assert get_score(tmp_path / "out", "mine", "avg@1") == pytest.approx(7 / 12)
+    assert get_results(tmp_path / "out")["tasks"]["mine"]["grader"] == "short"
     assert grade.main(["--run", str(tmp_path / "out"), *own]) == 0
     assert run(*words, "--modules", "no_such_module") == 2
     assert "modules: no_such_module cannot be imported" in capsys.readouterr().err

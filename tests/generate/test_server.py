@@ -21,12 +21,14 @@ def chat(key, text, **sampling):
     )
 
 
-def backend_of(server, **options):
+def get_backend(server, **options):
     return ServerBackend(server.base_url, **{"model": "scripted", "attempts": 4, **options})
 
 
 def answers(server, requests, **options):
-    return {response.key: response for response in backend_of(server, **options).generate(requests)}
+    return {
+        response.key: response for response in get_backend(server, **options).generate(requests)
+    }
 
 
 def test_chats_and_texts_are_answered_inside_a_running_event_loop():
@@ -100,7 +102,7 @@ def test_a_lasting_fault_is_one_failed_response_with_one_line():
 def test_silent_requests_time_out_alone_and_concurrency_is_limited():
     requests = [chat("slow", "slow"), *(chat(str(k), f"q{k}") for k in range(40))]
     with ScriptedServer(faults_of={"slow": ["hang"]}, seconds=0.1) as server:
-        *others, slow = backend_of(server, attempts=1, timeout=8, concurrency=5).generate(requests)
+        *others, slow = get_backend(server, attempts=1, timeout=8, concurrency=5).generate(requests)
     assert (
         len(others) == 40
         and slow.detail == "no answer in 8 s (1 attempts)"
@@ -110,7 +112,7 @@ def test_silent_requests_time_out_alone_and_concurrency_is_limited():
 
 def test_a_caller_that_stops_early_stops_the_requests():
     with ScriptedServer(seconds=0.05) as server:
-        responses = backend_of(server, concurrency=2).generate(
+        responses = get_backend(server, concurrency=2).generate(
             [chat(str(k), f"q{k}") for k in range(1000)]
         )
         next(responses)
@@ -123,19 +125,19 @@ def test_a_caller_that_stops_early_stops_the_requests():
 def test_the_model_must_be_served_where_there_is_a_list():
     with ScriptedServer(models=("small", "large")) as server:
         with pytest.raises(BackendError, match="does not serve 'huge'; it serves small, large"):
-            backend_of(server, model="huge").check([])
+            get_backend(server, model="huge").check([])
         with pytest.raises(
             BackendError, match=r"needs a model's name \(--model\); it serves small, large"
         ):
-            backend_of(server, model="").check([])
-        backend_of(server, model="small").check([chat("a", "q")])
+            get_backend(server, model="").check([])
+        get_backend(server, model="small").check([chat("a", "q")])
     with ScriptedServer(models=("only",), max_model_len=32) as server:
         known = {"backend": "server", "model": "only", "max_model_len": 32}
-        assert backend_of(server, model="").description() == known
+        assert get_backend(server, model="").description() == known
     with ScriptedServer(models=None) as server:
-        backend_of(server, model="any").check([chat("a", "q")])
+        get_backend(server, model="any").check([chat("a", "q")])
         with pytest.raises(BackendError, match="answers with HTTP 404"):
-            backend_of(server, model="").check([])
+            get_backend(server, model="").check([])
 
 
 def test_an_unreachable_server_is_one_line_and_fails_every_request():
@@ -145,7 +147,7 @@ def test_an_unreachable_server_is_one_line_and_fails_every_request():
     with pytest.raises(BackendError, match="cannot be reached, is the server running?"):
         ServerBackend(url, "m").check([])
     with ScriptedServer(models=None) as server:
-        backend = backend_of(server, concurrency=4, attempts=1)
+        backend = get_backend(server, concurrency=4, attempts=1)
         backend.check([])
     details = [
         response.detail for response in backend.generate([chat(str(k), "q") for k in range(200)])
@@ -157,7 +159,7 @@ def test_an_unreachable_server_is_one_line_and_fails_every_request():
 
 def test_only_the_server_can_render_a_chat():
     with ScriptedServer() as server:
-        backend = backend_of(server)
+        backend = get_backend(server)
         assert backend.render_prompt(Request("a", "raw", Sampling())) == "raw"
         with pytest.raises(BackendError, match="chat template"):
             backend.render_prompt(chat("a", "q"))
@@ -173,11 +175,11 @@ def test_the_key_comes_from_its_variable_and_is_never_shown(monkeypatch):
     with ScriptedServer(key="sesame", models=("scripted",)) as server:
         assert answers(server, [chat("a", "q")], api_key_env="RIGHT")["a"].finish == "stop"
         with pytest.raises(BackendError, match="HTTP 401") as refused:
-            backend_of(server, api_key_env="WRONG").check([])
+            get_backend(server, api_key_env="WRONG").check([])
         with pytest.raises(
             BackendError, match="the environment variable UNSET with the server's key is not set"
         ):
-            backend_of(server, api_key_env="UNSET")
+            get_backend(server, api_key_env="UNSET")
     assert "open-barley" not in str(refused.value) and "***" in str(refused.value)
     with ScriptedServer() as server:
         answers(server, [chat("a", "q")])

@@ -18,7 +18,7 @@ def test_seeds_have_63_bits_and_greedy_has_none():
     assert build_sampling_arguments(Sampling(), 7)["seed"] is None
 
 
-def texts_of(backend, requests):
+def get_texts(backend, requests):
     return {response.key: response.text for response in backend.generate(requests)}
 
 
@@ -40,10 +40,10 @@ def test_two_copies_agree_with_transformers_and_fail_without_hanging(tmp_path, m
     local = open_backend("transformers", path, device="cpu")
     backend = open_backend("vllm", path, data_parallel=2, batch_size=2)
     try:
-        assert texts_of(backend, chats) == texts_of(local, chats)
+        assert get_texts(backend, chats) == get_texts(local, chats)
         # A seed gives the same response, whatever shares the batch and whichever copy makes it.
-        together = texts_of(backend, [*sampled, *chats])
-        assert texts_of(backend, sampled[:3]) == {key: together[key] for key in ("s0", "s1", "s2")}
+        together = get_texts(backend, [*sampled, *chats])
+        assert get_texts(backend, sampled[:3]) == {key: together[key] for key in ("s0", "s1", "s2")}
         assert len({together[request.key] for request in sampled}) > 1
         too_long = Request("long", "x" * 300, Sampling(max_new_tokens=4))
         with pytest.raises(BackendError, match="do not fit"):

@@ -56,7 +56,7 @@ def kill_when(there: Path, run: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(processes, timeout=60)
 
 
-def steps_of(folder: Path) -> dict[str, Any]:
+def get_steps(folder: Path) -> dict[str, Any]:
     """Return the last step, the median time of a step, and the peak of memory."""
     metrics = read_metrics(folder / "metrics.jsonl")
     seconds = sorted(
@@ -70,7 +70,7 @@ def steps_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def command_of(
+def get_command(
     arguments: argparse.Namespace, folder: Path, rollout: str
 ) -> tuple[list[str], dict[str, str]]:
     """Return the words after ``bash`` of a run that ``rollout`` generates for, and its knobs."""
@@ -96,7 +96,7 @@ def command_of(
 
 def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rollout = "vllm" if arguments.device != "cpu" and find_spec("vllm") else "transformers"
-    words, knobs = command_of(arguments, folder, rollout)
+    words, knobs = get_command(arguments, folder, rollout)
     command = ["bash", *words]
     env = environment(arguments.device, **knobs)
     run, first, last = (folder, 1, 3) if arguments.model else (folder / "shrunk", 2, 4)
@@ -117,7 +117,7 @@ def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "rollout": rollout,
         "model": arguments.model or "shrunk",
         "seconds": seconds,
-        **steps_of(run),
+        **get_steps(run),
     }
 
 

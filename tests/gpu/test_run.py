@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import runs
 from forked_workers import python
-from recipe_calls import calls_of, overrides_of
+from recipe_calls import get_calls, get_overrides
 
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.run.ray_cluster import check_ray
@@ -53,9 +53,9 @@ def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, mo
     path = str(tmp_path / "inputs" / "model") if model else ""
     rows = tmp_path / "inputs" / "train.parquet"
     given = SimpleNamespace(device="cuda", model=path, data="no folder")
-    (script, *words), knobs = runs.command_of(given, tmp_path / "out", rollout)
-    words, name = overrides_of(
-        calls_of(tmp_path, Path(script).name, *words, **knobs)[-1], "prime_ext.train"
+    (script, *words), knobs = runs.get_command(given, tmp_path / "out", rollout)
+    words, name = get_overrides(
+        get_calls(tmp_path, Path(script).name, *words, **knobs)[-1], "prime_ext.train"
     )
     if model:
         words += [f"data.train_files={rows}", f"data.val_files={rows}"]

@@ -104,7 +104,7 @@ def peak(plan, name):
     return sum(plan.phases[name].values())
 
 
-def tokens_of(plan):
+def get_tokens(plan):
     return plan.facts["tokens per micro-batch and device"]
 
 
@@ -206,7 +206,7 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
     ],
 )
 def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, tokens):
-    assert tokens_of(planned(changes))["PRM reference"] == tokens
+    assert get_tokens(planned(changes))["PRM reference"] == tokens
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_critic_has_values_in_place_of_logits(planned):
     assert policy.weights - critic.weights == pytest.approx(4 * EMBEDDING)
     assert critic.logits < policy.logits / 100
     for key in ("critic.ppo_max_token_len_per_gpu", "critic.ppo_infer_max_token_len_per_gpu"):
-        assert tokens_of(planned(gae | {key: 2048}))["critic"] == 2048
+        assert get_tokens(planned(gae | {key: 2048}))["critic"] == 2048
 
 
 def test_the_rollout_engine_takes_its_share_and_sleeps_afterwards(planned):
@@ -290,7 +290,7 @@ def test_targets_of_the_policy_loss_stay_on_the_device(planned):
     plain = planned({"prm.update_mode": "before"})
     both = planned(DISTILLED | AVERAGE)
     added = peak(both, "policy") - peak(plain, "policy")
-    assert added > 2 * tokens_of(both)["policy"] * VOCABULARY * 2
+    assert added > 2 * get_tokens(both)["policy"] * VOCABULARY * 2
     offload = {"actor_rollout_ref.actor.fsdp_config.param_offload": True}
     assert part(planned(DISTILLED | AVERAGE | offload), "policy average").idle == 0
     inside = [

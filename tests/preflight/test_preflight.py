@@ -128,7 +128,7 @@ def defaults(composed):
 
 
 @pytest.fixture
-def problems_of(composed, defaults, files, monkeypatch):
+def get_problems(composed, defaults, files, monkeypatch):
     """Return a function that returns the problems of a valid configuration with given changes."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
@@ -161,8 +161,8 @@ def problems_of(composed, defaults, files, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_configurations_are_accepted_once_files_are_named(problems_of, name):
-    assert problems_of({"trainer.n_gpus_per_node": 8 if "gpu" in name else 1}, name) == []
+def test_the_configurations_are_accepted_once_files_are_named(get_problems, name):
+    assert get_problems({"trainer.n_gpus_per_node": 8 if "gpu" in name else 1}, name) == []
 
 
 # ---- single keys ---------------------------------------------------------------------------------
@@ -381,13 +381,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "changes"), FINE)
-def test_combinations_that_work(problems_of, name, changes):
-    assert problems_of(changes, name) == []
+def test_combinations_that_work(get_problems, name, changes):
+    assert get_problems(changes, name) == []
 
 
 @pytest.mark.parametrize(("name", "changes", "said"), REFUSED)
-def test_values_and_combinations_that_cannot_work(problems_of, name, changes, said):
-    problems = problems_of(changes, name)
+def test_values_and_combinations_that_cannot_work(get_problems, name, changes, said):
+    problems = get_problems(changes, name)
     key = list(changes)[-1]
     named = [
         one
@@ -439,7 +439,7 @@ def own_template_and_long_prompts(path):
     return {**long_prompts(path), "actor_rollout_ref.model.path": model, **OWN_TEMPLATE}
 
 
-def prm_of(path, **config):
+def get_prm(path, **config):
     return {"prm.model.path": write_model(path, **config), "prm.reference": "policy"}
 
 
@@ -546,10 +546,10 @@ FILES = [
     ),
     (
         "cpu",
-        lambda path: prm_of(path, tokens=("a", "c", "b")),
+        lambda path: get_prm(path, tokens=("a", "c", "b")),
         " has another vocabulary than the policy ",
     ),
-    ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, the model in "),
+    ("cpu", lambda path: get_prm(path, n_embeddings=2), "token ids up to 2, the model in "),
     # Verl's fused kernels do not reach an output layer of its own on fsdp2.
     ("gpu", fused_prm, "prm.model.fused_kernel_options.impl_backend=triton"),
     # Gold answers are needed only where they count.
@@ -558,13 +558,13 @@ FILES = [
 
 
 @pytest.mark.parametrize(("name", "changes", "said"), FILES)
-def test_files_are_read_before_anything_starts(problems_of, tmp_path, name, changes, said):
-    problems = problems_of(changes(tmp_path / "new.parquet"), name)
+def test_files_are_read_before_anything_starts(get_problems, tmp_path, name, changes, said):
+    problems = get_problems(changes(tmp_path / "new.parquet"), name)
     assert any(said in problem for problem in problems) if said else problems == [], problems
 
 
 def test_prompts_are_counted_for_a_downloaded_model_of_the_hub(
-    problems_of, files, tmp_path, monkeypatch
+    get_problems, files, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     kept = tmp_path / "models--org--policy"
@@ -574,9 +574,9 @@ def test_prompts_are_counted_for_a_downloaded_model_of_the_hub(
         **long_prompts(tmp_path / "new.parquet"),
         "actor_rollout_ref.model.tokenizer_path": "org/policy",
     }
-    assert problems_of(changes) == []
+    assert get_problems(changes) == []
     shutil.copytree(files["policy"], kept / "snapshots" / "1a2b")
-    (problem,) = problems_of(changes)
+    (problem,) = get_problems(changes)
     assert "32 of 32 prompts are longer than data.max_prompt_length=2" in problem
 
 
@@ -598,12 +598,12 @@ REWARD_FUNCTIONS = [
 
 @pytest.mark.parametrize(("body", "said"), REWARD_FUNCTIONS)
 def test_a_reward_function_is_called_on_the_first_row(
-    problems_of, tmp_path, monkeypatch, body, said
+    get_problems, tmp_path, monkeypatch, body, said
 ):
     monkeypatch.setattr("prime_ext.preflight.file_checks.FIRST_CALL_SECONDS", 5.0)
     arguments = "data_source, solution_str, ground_truth, extra_info"
     (tmp_path / "score.py").write_text(f"def compute_score({arguments}):\n    {body}\n")
-    problems = problems_of({FUNCTION: str(tmp_path / "score.py")})
+    problems = get_problems({FUNCTION: str(tmp_path / "score.py")})
     assert (
         problems == [] if said is None else [said in problem for problem in problems] == [True]
     ), problems
@@ -621,23 +621,23 @@ def test_a_reward_function_is_called_on_the_first_row(
         ),
     ],
 )
-def test_a_reward_function_that_cannot_be_called_is_one_line(problems_of, tmp_path, text, said):
+def test_a_reward_function_that_cannot_be_called_is_one_line(get_problems, tmp_path, text, said):
     if text is not None:
         (tmp_path / "score.py").write_text(text)
-    (problem,) = problems_of({FUNCTION: str(tmp_path / "score.py")})
+    (problem,) = get_problems({FUNCTION: str(tmp_path / "score.py")})
     assert said in problem
 
 
-def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
+def test_code_rewards_need_a_sandbox(get_problems, tmp_path, monkeypatch):
     code = train_on(tmp_path / "code.parquet", data_source="apps")
-    assert problems_of(code) == []
+    assert get_problems(code) == []
     weak = dataclasses.replace(find_protection(), missing=["no system call filter"])
     monkeypatch.setattr("prime_ext.verifiers.sandbox.client.find_protection", lambda: weak)
-    (problem,) = problems_of(code)
+    (problem,) = get_problems(code)
     assert problem.startswith(
         "code rewards need a sandbox, and this machine has none: no system call filter"
     )
-    assert problems_of() == []
+    assert get_problems() == []
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -755,7 +755,9 @@ def test_extensions_that_cannot_work_are_refused(
 @pytest.mark.parametrize(
     ("body", "said"), [("return True", "got bool"), ("raise KeyError(gold)", "KeyError: '1'")]
 )
-def test_a_users_verifier_is_tried_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
+def test_a_users_verifier_is_tried_on_the_first_row(
+    get_problems, tmp_path, monkeypatch, body, said
+):
     source = (
         "@extend.verifier('{0}', 'mine/*')\nclass V:\n    async def averify(self, response,"
         " gold):\n        {1}\n"
@@ -768,7 +770,7 @@ def test_a_users_verifier_is_tried_on_the_first_row(problems_of, tmp_path, monke
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", f"prime_ext.plugin,{name}")
     import_modules(())
     data = write_parquet(tmp_path / "mine.parquet", data_source="mine/a")
-    problems = problems_of({"data.train_files": data, "data.val_files": data})
+    problems = get_problems({"data.train_files": data, "data.val_files": data})
     assert problems and all(
         f"the verifier '{name}' fails on its first row" in line and said in line
         for line in problems
@@ -778,7 +780,7 @@ def test_a_users_verifier_is_tried_on_the_first_row(problems_of, tmp_path, monke
 # ---- what settings say of algorithms -------------------------------------------------------------
 
 
-def names_of(kind, field):
+def get_names(kind, field):
     return get_args(kind.__annotations__[field])
 
 
@@ -803,13 +805,13 @@ SAID = {
     "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
     "single steps": (
         get_args(reward_settings.SingleStep),
-        names_of(chain_reward.ChainReward, "single_step"),
+        get_names(chain_reward.ChainReward, "single_step"),
     ),
     "reward positions": (
         get_args(reward_settings.RewardPosition),
-        names_of(process_shaping.ProcessShaping, "reward_position"),
+        get_names(process_shaping.ProcessShaping, "reward_position"),
     ),
-    "step scores": (get_args(reward_settings.StepScore), names_of(accumulation.StepScore, "name")),
+    "step scores": (get_args(reward_settings.StepScore), get_names(accumulation.StepScore, "name")),
 }
 
 
@@ -843,9 +845,9 @@ def test_which_of_verls_estimators_tell_tokens_apart():
         assert torch.allclose(late, early) == (name in pspo_settings.GROUP_ESTIMATORS), name
 
 
-def test_a_tool_whose_class_is_gone_is_named(problems_of, tmp_path):
+def test_a_tool_whose_class_is_gone_is_named(get_problems, tmp_path):
     (tmp_path / "tools.yaml").write_text(
         "tools: [{class_name: prime_ext.tasks.calculator_tool.Calculator, config: {}}]"
     )
-    (problem,) = problems_of({**LOOP, TOOL_FILE: str(tmp_path / "tools.yaml")})
+    (problem,) = get_problems({**LOOP, TOOL_FILE: str(tmp_path / "tools.yaml")})
     assert "a class_name cannot be imported: module 'prime_ext.tasks.calculator_tool'" in problem

@@ -155,13 +155,13 @@ class Prm:
     def update(self, rollouts, reference, replayed=None, mini_batch_rows=None):
         data, _ = self.planned(rollouts, reference, replayed, mini_batch_rows)
         output = self.worker.train_mini_batch(data)
-        return None if output is None else metrics_of(tu.get(output, "metrics"))
+        return None if output is None else get_metrics(tu.get(output, "metrics"))
 
     def update_and_score(self, rollouts, reference):
         data, rows = self.planned(rollouts, reference)
         output = self.worker.update_and_score(data)
         scores = gathered(dict(zip(rows, output[PRM_LOG_PROBS].unbind(), strict=True)))
-        return metrics_of(self.worker.update_metrics()), scores
+        return get_metrics(self.worker.update_metrics()), scores
 
     def two_updates(self, rollouts, reference):
         """Return what plain_prm.two_updates returns."""
@@ -182,7 +182,7 @@ def saved_and_restored(prm, folder, *arguments, step=1, **options):
     return fresh
 
 
-def metrics_of(metrics):
+def get_metrics(metrics):
     return {name: metrics[name] for name in ("loss", "grad_norm", "lr")}
 
 

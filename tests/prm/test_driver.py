@@ -238,12 +238,12 @@ def rollout(number):
     }
 
 
-def batch_of(numbers):
+def get_batch(numbers):
     rows = [rollout(number) for number in numbers]
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def numbers_of(drawn):
+def get_numbers(drawn):
     return [int(row["responses"][0]) // 1000 for row in drawn]
 
 
@@ -255,7 +255,7 @@ def filled(folder, updates, **options):
     """Return a replay with four rollouts per update."""
     buffer = replay(folder, **options)
     for update in range(updates):
-        buffer.add(batch_of(range(4 * update, 4 * update + 4)))
+        buffer.add(get_batch(range(4 * update, 4 * update + 4)))
     return buffer
 
 
@@ -265,8 +265,8 @@ def files(folder):
 
 def test_what_is_drawn_is_what_was_added(tmp_path):
     drawn = filled(tmp_path, 1).draw(4)
-    assert sorted(numbers_of(drawn)) == [0, 1, 2, 3]
-    for number, row in zip(numbers_of(drawn), drawn, strict=True):
+    assert sorted(get_numbers(drawn)) == [0, 1, 2, 3]
+    for number, row in zip(get_numbers(drawn), drawn, strict=True):
         expected = rollout(number)
         for name, value in expected.items():
             assert torch.equal(row[name], value), name
@@ -278,7 +278,7 @@ def test_what_is_drawn_is_what_was_added(tmp_path):
 
 def test_only_the_last_batches_are_remembered(tmp_path):
     drawn = filled(tmp_path, 5).draw(100)
-    assert sorted(numbers_of(drawn)) == list(range(8, 20))
+    assert sorted(get_numbers(drawn)) == list(range(8, 20))
     expected = [f"update_{number:09d}.safetensors" for number in (3, 4, 5)]
     assert files(tmp_path) == expected
 
@@ -286,7 +286,7 @@ def test_only_the_last_batches_are_remembered(tmp_path):
 def test_replay_draws_at_most_as_many_as_are_new(tmp_path):
     assert replay(tmp_path).draw(8) == [] and list(tmp_path.iterdir()) == []
     for new, drawn in ((5, 5), (50, 12)):
-        numbers = numbers_of(filled(tmp_path, 3).draw(new))
+        numbers = get_numbers(filled(tmp_path, 3).draw(new))
         assert len(numbers) == len(set(numbers)) == drawn
 
 
@@ -295,17 +295,17 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):
     checkpoint = tmp_path / "global_step_4" / "prm"
     # The step is done and saved a second time.
     alone.save(checkpoint)
-    alone.add(batch_of(range(12, 16)))
+    alone.add(get_batch(range(12, 16)))
     alone.save(checkpoint)
     expected = []
     for update in range(4, 8):
-        expected.append(numbers_of(alone.draw(4)))
-        alone.add(batch_of(range(4 * update, 4 * update + 4)))
+        expected.append(get_numbers(alone.draw(4)))
+        alone.add(get_batch(range(4 * update, 4 * update + 4)))
     resumed = replay(tmp_path)
     resumed.load(checkpoint)
     for update in range(4, 8):
-        assert numbers_of(resumed.draw(4)) == expected[update - 4]
-        resumed.add(batch_of(range(4 * update, 4 * update + 4)))
+        assert get_numbers(resumed.draw(4)) == expected[update - 4]
+        resumed.add(get_batch(range(4 * update, 4 * update + 4)))
     assert len(files(checkpoint)) == 3
     # By chance some are drawn twice in a row, but no draw is another one's.
     assert (
@@ -322,20 +322,20 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):
 def test_the_first_update_removes_files_after_the_checkpoint(tmp_path):
     alone = filled(tmp_path, 1)
     alone.save(tmp_path / "checkpoint")
-    alone.add(batch_of([90]))
-    alone.add(batch_of([91]))
+    alone.add(get_batch([90]))
+    alone.add(get_batch([91]))
     resumed = replay(tmp_path)
     resumed.load(tmp_path / "checkpoint")
     assert len(files(tmp_path / "prm_replay")) == 3, "a run that only looks changes nothing"
-    resumed.add(batch_of([80]))
-    assert sorted(numbers_of(resumed.draw(100))) == [0, 1, 2, 3, 80]
+    resumed.add(get_batch([80]))
+    assert sorted(get_numbers(resumed.draw(100))) == [0, 1, 2, 3, 80]
     assert files(tmp_path / "prm_replay") == [
         f"update_{number:09d}.safetensors" for number in (1, 2)
     ]
     # A new run in the same folder.
     fresh = replay(tmp_path)
-    fresh.add(batch_of([70]))
-    assert numbers_of(fresh.draw(100)) == [70] and len(files(tmp_path / "prm_replay")) == 1
+    fresh.add(get_batch([70]))
+    assert get_numbers(fresh.draw(100)) == [70] and len(files(tmp_path / "prm_replay")) == 1
 
 
 def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
@@ -345,9 +345,9 @@ def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
     resumed.load(tmp_path / "checkpoint")
     resumed.save(tmp_path / "next")
     shutil.rmtree(tmp_path / "checkpoint")
-    assert sorted(numbers_of(resumed.draw(100))) == list(range(8))
+    assert sorted(get_numbers(resumed.draw(100))) == list(range(8))
     again.load(tmp_path / "next")
-    assert numbers_of(again.draw(5)) == numbers_of(resumed.draw(5))
+    assert get_numbers(again.draw(5)) == get_numbers(resumed.draw(5))
 
 
 def test_a_checkpoint_without_replay_is_refused(tmp_path):

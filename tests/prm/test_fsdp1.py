@@ -104,7 +104,7 @@ def train_critic(model_path, rollouts, strategy):
         alone, rollouts, order, fields, **update_options(len(rollouts), 1, 1.0)
     )
     metrics = tu.get(worker.train_mini_batch(data), "metrics")
-    return before, values(), base.metrics_of(metrics)
+    return before, values(), base.get_metrics(metrics)
 
 
 def main_of_one_rank(model_path, work_dir):

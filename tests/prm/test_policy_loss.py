@@ -61,7 +61,7 @@ def update(policy, rollouts, old_log_probs, coefficients, advantages=None):
         return None
     metrics = tu.get(output, "metrics")
     kept = {name: value for name, value in metrics.items() if name.startswith("kl_to")}
-    return base.metrics_of(metrics) | kept
+    return base.get_metrics(metrics) | kept
 
 
 def main(policy_path, prm_path, average_path, work_dir):

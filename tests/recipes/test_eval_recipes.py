@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from benchmark_rows import SAMPLES
 from forked_workers import python
-from recipe_calls import RECIPES, calls_of
+from recipe_calls import RECIPES, get_calls
 from tiny_llama import save_llama
 
 from eval.published import references
@@ -20,7 +20,7 @@ from prime_ext.tasks.task_file import load_task
     ("script", "metric"), [("eval_eurus2.sh", "accuracy"), ("eval_pspo.sh", "micro_f1")]
 )
 def test_paper_suites_have_their_decodings_and_published_numbers(tmp_path, script, metric):
-    (call,) = calls_of(tmp_path, script, "some/model")
+    (call,) = get_calls(tmp_path, script, "some/model")
     given = dict(pairwise(call))
     assert call[:2] == ["-m", "eval.run"] and (given["--model"], given["--decoding"]) == (
         "some/model",
@@ -40,7 +40,7 @@ def test_paper_suites_have_their_decodings_and_published_numbers(tmp_path, scrip
     ],
 )
 def test_all_gpus_evaluate(tmp_path, knobs, tensor, data):
-    (call,) = calls_of(tmp_path, "eval_eurus2.sh", "some/model", **knobs)
+    (call,) = get_calls(tmp_path, "eval_eurus2.sh", "some/model", **knobs)
     given = dict(pairwise(call))
     assert (given["--tensor-parallel"], given["--data-parallel"]) == (tensor, data)
 

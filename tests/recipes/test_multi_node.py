@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from recipe_calls import RECIPES, calls_of, overrides_of
+from recipe_calls import RECIPES, get_calls, get_overrides
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
@@ -155,8 +155,8 @@ def test_signals_stop_the_recipe_and_only_time_limits_requeue_it(
 def test_only_the_policy_can_run_on_megatron(tmp_path):
     (tmp_path / "data.parquet").touch()
     files = {name: str(tmp_path / "data.parquet") for name in ("TRAIN_FILES", "VAL_FILES")}
-    (call,) = calls_of(tmp_path, "multi_node/run_eurus2-7b_megatron.sh", TP="2", PP="2", **files)
-    overrides, _ = overrides_of(call, "prime_ext.train")
+    (call,) = get_calls(tmp_path, "multi_node/run_eurus2-7b_megatron.sh", TP="2", PP="2", **files)
+    overrides, _ = get_overrides(call, "prime_ext.train")
     config = compose_config("prime_trainer", overrides)
     assert check_config(config) == []
     assert (config.actor_rollout_ref.actor.strategy, config.prm.engine.strategy) == (

@@ -147,7 +147,7 @@ def data(tmp_path_factory):
     return folder
 
 
-def rows_of(data, split):
+def get_rows(data, split):
     return pq.read_table(data / f"{split}.parquet").to_pylist()
 
 
@@ -155,13 +155,13 @@ def test_labeled_chains_use_new_problems_and_differ_in_superfluous_steps(data):
     seen = {
         row["prompt"][0]["content"]
         for split in ("train", "val", "test")
-        for row in rows_of(data, split)
+        for row in get_rows(data, split)
     }
     both = [
         (data / f"steps_{name}.jsonl").read_text().splitlines() for name in ("honest", "lenient")
     ]
     # Demonstrations fit into a response.
-    demonstrations = [row["messages"][1]["content"] for row in rows_of(data, "sft")]
+    demonstrations = [row["messages"][1]["content"] for row in get_rows(data, "sft")]
     assert (
         50 <= len(demonstrations) <= 60
         and max(map(token_count, demonstrations)) < MAX_RESPONSE_LENGTH

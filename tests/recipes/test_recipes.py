@@ -18,13 +18,13 @@ import yaml
 from omegaconf import OmegaConf
 from recipe_calls import (
     RECIPES,
-    calls_of,
     compose_sft,
     differences,
-    name_of,
-    overrides_of,
-    variants_of,
-    wanted_of,
+    get_calls,
+    get_name,
+    get_overrides,
+    get_variants,
+    get_wanted,
 )
 
 from prime_ext import doctor
@@ -44,7 +44,7 @@ PAPERS = {
     for name in ("prime", "pspo_wrs")
 }
 ROWS = [
-    pytest.param(name, recipe, id=name_of(recipe))
+    pytest.param(name, recipe, id=get_name(recipe))
     for name, paper in PAPERS.items()
     for recipe in paper["recipes"]
 ]
@@ -93,7 +93,7 @@ def composed(call):
     """Return the configuration of a training run, after the checks found nothing."""
     # torchrun's own options come before the module that it runs.
     module = [word for before, word in pairwise(call) if before == "-m"][-1]
-    overrides, name = overrides_of(call, module)
+    overrides, name = get_overrides(call, module)
     if module == "prime_ext.offline_prm":
         return compose_offline([*overrides, "trainer.device=cuda"])[0]
     if module == "verl.trainer.sft_trainer":
@@ -107,7 +107,7 @@ def composed(call):
 
 def planned(capsys, folder, script, *words, **knobs):
     """Return exit status and plan of a dry run in this process, which has loaded everything."""
-    (call,) = calls_of(folder, script, *words, DRY_RUN="1", **knobs)
+    (call,) = get_calls(folder, script, *words, DRY_RUN="1", **knobs)
     assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
     return doctor.main([*call[2:], "--json"]), json.loads(capsys.readouterr().out)
 
@@ -130,9 +130,9 @@ def test_a_recipe_is_what_its_paper_says(name, recipe, data, step_rm, tmp_path):
     knobs = {"TRAIN_FILES": str(data), "VAL_FILES": str(data), **recipe.get("knobs", {})}
     if name == "pspo_wrs":
         knobs.pop("VAL_FILES")
-    call = calls_of(tmp_path, script, *words, **knobs)[-1]
+    call = get_calls(tmp_path, script, *words, **knobs)[-1]
     assert name != "prime" or own in call
-    assert differences(composed(call), wanted_of(PAPERS[name], recipe)) == {}
+    assert differences(composed(call), get_wanted(PAPERS[name], recipe)) == {}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_every_variant_and_every_script_is_in_the_table(script, default):
     folder, name = script.split("/")
     rows = PAPERS[folder]["recipes"]
     named = {row.get("knobs", {}).get("VARIANT", default) for row in rows if row["script"] == name}
-    assert variants_of(script) == named
+    assert get_variants(script) == named
     assert {path.name for path in (RECIPES / folder).glob("run_*.sh")} == {
         row["script"] for row in rows
     }
@@ -157,8 +157,8 @@ def test_gpu_runs_report_missing_parts_before_they_start(script, inputs, tmp_pat
     monkeypatch.delenv("VERL_PLATFORM")
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: True)
-    call = calls_of(tmp_path, script, *GPU_RUNS[script], **NO_FILES)[-1]
-    words, name = overrides_of(call, "prime_ext.train")
+    call = get_calls(tmp_path, script, *GPU_RUNS[script], **NO_FILES)[-1]
+    words, name = get_overrides(call, "prime_ext.train")
     rows = [str(inputs / "train.parquet")] * 4
     family = name.partition("_")[0]
     words += [
@@ -245,7 +245,7 @@ def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
     files = []
     for script, words in sorted(runs.items()):
         sections.append(
-            composed(calls_of(tmp_path, script, *words, **NO_FILES)[-1]).actor_rollout_ref
+            composed(get_calls(tmp_path, script, *words, **NO_FILES)[-1]).actor_rollout_ref
         )
         model = sections[-1].model
         model.path = str(RECIPES / "model_configs" / Path(model.path).name)
@@ -288,7 +288,7 @@ def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
 )
 def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, knobs, gpus, threads):
     config = composed(
-        calls_of(
+        get_calls(
             tmp_path, PPO, "policy", step_rm, "train.parquet", "val.parquet", *overrides, **knobs
         )[0]
     )
@@ -311,7 +311,7 @@ def test_models_without_a_chat_template_get_one_at_the_start(tmp_path):
             words = (
                 [policy, "rm", "a.parquet", "b.parquet"] if script == PPO else [policy, "a.parquet"]
             )
-            call = calls_of(tmp_path, script, *words, **knobs)[-1]
+            call = get_calls(tmp_path, script, *words, **knobs)[-1]
             override = [word for word in call if word.startswith(f"{key}.custom_chat_template=")]
             assert len(override) == has
             if has and script != PPO:
@@ -332,7 +332,7 @@ def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
     task = VERL_TASKS[study["through_verl"]](study, tmp_path)
     command, knobs = task.command(study["methods"][method][0], 3, tmp_path / "run")
     config = composed(
-        calls_of(tmp_path, Path(command[1]).relative_to(RECIPES), *command[2:], **knobs)[0]
+        get_calls(tmp_path, Path(command[1]).relative_to(RECIPES), *command[2:], **knobs)[0]
     )
     assert config.data.seed == config.actor_rollout_ref.rollout.seed == 3
     assert (

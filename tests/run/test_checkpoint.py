@@ -12,25 +12,25 @@ from prime_ext.utils.run_store import RunError
 PARTS = ("prm/weights", "prime_ext.json", "actor/weights", "data.pt")
 
 
-def folder_of(root: Path, step: int) -> Path:
+def get_folder(root: Path, step: int) -> Path:
     return root / f"global_step_{step}"
 
 
 def write_part(root, step, part, text):
-    path = folder_of(root, step) / part
+    path = get_folder(root, step) / part
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
 def operations_of_a_save(root: Path, step: int, version: str):
     """Yield what the trainer and verl do to the disk in a save, operation by operation."""
-    yield lambda: checkpoint.mark_incomplete(folder_of(root, step))
+    yield lambda: checkpoint.mark_incomplete(get_folder(root, step))
     for part in PARTS:
         yield lambda part=part: write_part(root, step, part, "")  # opened
         yield lambda part=part: write_part(root, step, part, version)  # written
     yield lambda: (root / TRACKER).write_text("")  # verl opens the tracker for writing ...
     yield lambda: (root / TRACKER).write_text(str(step))  # ... and writes it
-    yield lambda: checkpoint.mark_complete(folder_of(root, step), {"global_step": step})
+    yield lambda: checkpoint.mark_complete(get_folder(root, step), {"global_step": step})
 
 
 N_OPERATIONS = len(list(operations_of_a_save(Path(), 0, "")))
@@ -43,7 +43,7 @@ def save(root, step, version, n_operations=N_OPERATIONS):
 
 
 def contents(root, step):
-    return {(folder_of(root, step) / part).read_text() for part in PARTS}
+    return {(get_folder(root, step) / part).read_text() for part in PARTS}
 
 
 def resumes_from(root):
@@ -130,7 +130,7 @@ def cut_short(path):
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, part, spoil, caplog):
     for step in (2, 4):
         save(tmp_path, step, "contents")
-    spoil(folder_of(tmp_path, 4) / part)
+    spoil(get_folder(tmp_path, 4) / part)
     assert checkpoint.find_complete_steps(tmp_path) == [2] and resumes_from(tmp_path) == 2
     assert f"global_step_4: {part}" in caplog.text
 
@@ -140,12 +140,12 @@ def test_more_or_longer_files_are_fine_but_broken_markers_not(tmp_path):
     write_part(tmp_path, 2, PARTS[0], "more than it was")
     write_part(tmp_path, 2, "exported/weights", "new")
     assert resumes_from(tmp_path) == 2
-    (folder_of(tmp_path, 2) / MARKER).write_text('{"files": ')
+    (get_folder(tmp_path, 2) / MARKER).write_text('{"files": ')
     assert checkpoint.find_complete_steps(tmp_path) == []
 
 
 def test_a_run_with_only_damaged_checkpoints_is_refused(tmp_path):
     save(tmp_path, 2, "two")
-    cut_short(folder_of(tmp_path, 2) / PARTS[0])
+    cut_short(get_folder(tmp_path, 2) / PARTS[0])
     with pytest.raises(RunError, match="2 of 3 bytes.*start anew"):
         checkpoint.find_latest(tmp_path)

@@ -20,19 +20,19 @@ from recipes.smoke.prepare import overrides, prepare
 VARIABLES = "++ray_kwargs.ray_init.runtime_env.env_vars."
 
 
-def config_of(**init):
+def get_config(**init):
     return OmegaConf.create({"ray_kwargs": {"ray_init": init}})
 
 
 def test_the_address_comes_from_the_configuration_or_the_environment(monkeypatch):
-    assert find_address(config_of()) is None and find_address(config_of(address="local")) is None
+    assert find_address(get_config()) is None and find_address(get_config(address="local")) is None
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert (
-        find_address(config_of()) == "10.0.0.1:6379"
-        and find_address(config_of(address="h:1")) == "h:1"
+        find_address(get_config()) == "10.0.0.1:6379"
+        and find_address(get_config(address="h:1")) == "h:1"
     )
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert find_address(config_of()) is None
+    assert find_address(get_config()) is None
 
 
 def test_what_recipes_set_reaches_the_workers_and_secrets_stay(tmp_path, monkeypatch):
@@ -43,21 +43,21 @@ def test_what_recipes_set_reaches_the_workers_and_secrets_stay(tmp_path, monkeyp
         "VERL_PLATFORM": "cpu",
     }
     environment |= {"WANDB_API_KEY": "secret", "NCCL_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": ""}
-    assert environment_words(config_of(address="h:1"), environment) == [
+    assert environment_words(get_config(address="h:1"), environment) == [
         f"{VARIABLES}VERL_FILE_LOGGER_PATH='{tmp_path}/out/metrics.jsonl'",
         f"{VARIABLES}PYTHONPATH='{tmp_path}/code:/lib'",
         f"{VARIABLES}VERL_PLATFORM='cpu'",
     ]
     # Ray that the run starts itself inherits all of it.
-    assert environment_words(config_of(), environment) == []
+    assert environment_words(get_config(), environment) == []
     # What the configuration sets stays.
-    config = config_of(address="h:1", runtime_env={"env_vars": {"OMP_NUM_THREADS": "4"}})
+    config = get_config(address="h:1", runtime_env={"env_vars": {"OMP_NUM_THREADS": "4"}})
     assert environment_words(config, {"OMP_NUM_THREADS": "1"}) == []
 
 
 @pytest.mark.parametrize("value", ["ignore,error::X", "it's", "a=b c", "{x: 1}"])
 def test_any_value_survives_the_syntax_of_hydra(value):
-    (word,) = environment_words(config_of(address="h:1"), {"PYTHONWARNINGS": value})
+    (word,) = environment_words(get_config(address="h:1"), {"PYTHONWARNINGS": value})
     assert OverridesParser.create().parse_override(word).value() == value
 
 

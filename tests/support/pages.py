@@ -15,7 +15,7 @@ PAGES = sorted(
 
 
 @functools.cache
-def tokens_of(page: Path) -> list[Token]:
+def get_tokens(page: Path) -> list[Token]:
     """Return the parts of a page, those inside paragraphs and tables too."""
     blocks = MarkdownIt("commonmark").enable("table").parse(page.read_text())
     return [token for block in blocks for token in (block, *(block.children or ()))]
@@ -24,5 +24,7 @@ def tokens_of(page: Path) -> list[Token]:
 def shell_blocks(page: Path) -> list[str]:
     """Return what a reader is asked to type."""
     return [
-        token.content for token in tokens_of(page) if token.type == "fence" and token.info == "bash"
+        token.content
+        for token in get_tokens(page)
+        if token.type == "fence" and token.info == "bash"
     ]

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
-def calls_of(folder, script, *words, **knobs):
+def get_calls(folder, script, *words, **knobs):
     """Return the calls of the interpreter by a script below ``recipes``, as lists of words.
 
     ``folder`` is for the interpreter, its notes and the output of the script; ``knobs`` are
@@ -51,7 +51,7 @@ def compose_sft(overrides):
     return config
 
 
-def overrides_of(call, module):
+def get_overrides(call, module):
     """Return overrides of a call of a module, and the name of its primary configuration."""
     words = call[call.index(module) + 1 :]
     names = [
@@ -60,14 +60,14 @@ def overrides_of(call, module):
     return [word for word in words if not word.startswith("--")], names[0] if names else None
 
 
-def name_of(recipe):
+def get_name(recipe):
     """Return the name of the test of a row of a ``paper.yaml``."""
     return " ".join(
         [recipe["script"], *(f"{key}={value}" for key, value in recipe.get("knobs", {}).items())]
     )
 
 
-def wanted_of(paper, recipe):
+def get_wanted(paper, recipe):
     """Return the values of a row: those of its parts, and its own."""
     return {
         key: value for part in recipe["parts"] for key, value in paper[part].items()
@@ -84,7 +84,7 @@ def differences(config, wanted):
     return {key: value for key, value in plain.items() if value != wanted[key]}
 
 
-def variants_of(script):
+def get_variants(script):
     """Return the values of VARIANT that a script below ``recipes`` knows."""
     branches = (RECIPES / script).read_text().split('case "$VARIANT" in')[1].split("esac")[0]
     names = [line.split(")")[0] for line in branches.splitlines() if ") options=" in line]

@@ -72,7 +72,7 @@ def right_or_wrong(prompt, payload):
     return Answer(f"So it is \\boxed{{{number_in(prompt) + payload['seed'] % 2}}}.")
 
 
-def rows_of(folder, name="train"):
+def get_rows(folder, name="train"):
     return pq.read_table(folder / f"{name}.parquet").to_pylist()
 
 

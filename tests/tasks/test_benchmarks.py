@@ -35,7 +35,7 @@ def invented(name, folder=SAMPLES):
     return task, load_problems(task, folder)
 
 
-def rows_of(name):
+def get_rows(name):
     """Return the task and its problems: of whole sets where they are, of samples, or invented."""
     if name == "qqa":
         # The numeric set that EQUATE lacks is among the rows of the conversion's tests.
@@ -73,7 +73,7 @@ def fenced(program):
 
 @pytest.mark.parametrize("name", task_names())
 def test_every_row_is_a_problem_that_its_prompt_shows(name):
-    task, problems = rows_of(name)
+    task, problems = get_rows(name)
     assert problems
     for problem in problems.values():
         *_, message = task.messages(problem)
@@ -83,7 +83,7 @@ def test_every_row_is_a_problem_that_its_prompt_shows(name):
 
 @pytest.mark.parametrize("name", [*MATH, *CHOICE, *NEW_MATH, "gpqa_diamond"])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
-    task, by_id = rows_of(name)
+    task, by_id = get_rows(name)
     # An eighth of the 7,596 rows of StressTest.
     problems = list(by_id.values())[:: 8 if len(by_id) > 5000 else 1]
     golds = judge(task, [(problem, stated(task, problem.gold)) for problem in problems])
@@ -106,7 +106,7 @@ def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "livecodebench_v2"])
 def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
-    task, by_id = rows_of(name)
+    task, by_id = get_rows(name)
     if name in INVENTED:
         programs = [LIVE[problem] for problem in by_id]
     else:

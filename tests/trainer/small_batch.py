@@ -110,7 +110,7 @@ def filled_queue(monkeypatch):
     return queue
 
 
-def batch_of(queue, keys=None):
+def get_batch(queue, keys=None):
     keys = list(keys or queue.tags["train"])
     return KVBatchMeta(
         partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys]
@@ -156,7 +156,7 @@ def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
 def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):
     """Load rollouts with settings; the scores of a rollout do not depend on its row."""
     options = settings(**changes)
-    store = RolloutStore(batch_of(queue, keys))
+    store = RolloutStore(get_batch(queue, keys))
     rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter)
     log_prob_BT = torch.zeros_like(rollouts.mask_BT)
     for row, label in enumerate(rollouts.label_B.tolist()):

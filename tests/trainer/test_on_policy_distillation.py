@@ -26,7 +26,7 @@ KEYS = {
 VARIANT = {key: value for key, value in KEYS.items() if not key.startswith("prm__")}
 
 
-def case_of(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
+def get_case(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
     """Return two prompts with two responses each, the first of them right."""
     mask_BT = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(mask).float() for mask in MASKS], batch_first=True
@@ -73,7 +73,7 @@ def gradient(loss, data, policy_BT):
 def test_value_and_gradient_are_those_of_verls_distillation():
     policy_BT = log_probs(0)
     teacher_BT = log_probs(1)
-    case = case_of(teacher_BT, policy_BT, policy_BT)
+    case = get_case(teacher_BT, policy_BT, policy_BT)
     advantage_BT = case.step().advantage_BT
     data = TensorDict(
         {
@@ -117,6 +117,6 @@ def test_value_and_gradient_are_those_of_verls_distillation():
 
 def test_the_ratio_may_be_extrapolated():
     """G-OPD: c * log(pi_T / pi_ref) with c > 1 is prm.beta."""
-    case = case_of(log_probs(1), log_probs(2), beta=1.25, process__target="reference")
+    case = get_case(log_probs(1), log_probs(2), beta=1.25, process__target="reference")
     expected_BT = 1.25 * (log_probs(1) - log_probs(2)) * case.rollouts.mask_BT
     torch.testing.assert_close(case.step().advantage_BT, expected_BT)

@@ -96,7 +96,7 @@ def step(rollouts, batch_size):
     return batch, metrics
 
 
-def prompts_of(batch):
+def get_prompts(batch):
     return sorted({int(key.split("_")[0]) for key in batch.keys}) if batch else []
 
 
@@ -200,7 +200,7 @@ def test_truncated_prompts_are_dropped_unless_they_end_in_time(
     rollouts = start(monkeypatch, [GOOD] * 12, lengths=[8, 7] * 6, band=band, limits=limits)
     rollouts.last_token = last_token
     batch, metrics = step(rollouts, 3)
-    assert prompts_of(batch) == kept and metrics["prime/filter/truncated"] == truncated
+    assert get_prompts(batch) == kept and metrics["prime/filter/truncated"] == truncated
 
 
 @pytest.mark.parametrize("kind", [FakeRollouts, OngoingRollouts])
@@ -242,7 +242,7 @@ def test_too_few_good_prompts_fail_or_shrink_the_batch(
         monkeypatch.setattr(rollouts.buffer, "_wait_for_next_poll", rollouts.advance)
     if said is None:
         batch, _ = step(rollouts, 2)
-        assert prompts_of(batch) == [0] and "training on the smaller batch" in caplog.text
+        assert get_prompts(batch) == [0] and "training on the smaller batch" in caplog.text
         return
     with pytest.raises(PromptsExhausted, match=said):
         step(rollouts, 2)
@@ -347,7 +347,7 @@ def ongoing_step(rollouts, batch_size, window, mini_batches=1):
     for _ in range(mini_batches):
         batch, metrics = rollouts.buffer.sample(rollouts.step, "train", batch_size // mini_batches)
         assert batch.keys == sorted(batch.keys)
-        batches.append(prompts_of(batch))
+        batches.append(get_prompts(batch))
         used.extend(batch.keys)
     metrics = {**metrics, **rollouts.buffer.step_metrics()}
     rollouts.queue.kv_clear(keys=used, partition_id="train")

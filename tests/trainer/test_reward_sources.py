@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from small_batch import NAN, PADDING, ROLLOUTS, SHAPINGS, Case, batch_of, filled_queue, settings
+from small_batch import NAN, PADDING, ROLLOUTS, SHAPINGS, Case, filled_queue, get_batch, settings
 from small_batch import loaded as load
 from transfer_queue import KVBatchMeta
 
@@ -171,7 +171,7 @@ def test_weibull_shaped_step_rewards_are_paid_at_the_last_token(queue):
 # ---- estimators; every one with any rewards: test_turns.py ---------------------------------------
 
 
-def options_of(outcome, **changes):
+def get_options(outcome, **changes):
     return {"outcome__estimator": outcome, "process__form": "none", "whitening": False, **changes}
 
 
@@ -209,7 +209,7 @@ def test_one_critic_values_the_weighted_sum_of_both_sources(queue):
         "process__coefficient": 0.5,
         "process__estimator": "gae",
     }
-    case = loaded(queue, **options_of("gae", **both))
+    case = loaded(queue, **get_options("gae", **both))
     result = case.step(0.5)
     mask_BT = case.rollouts.mask_BT
     outcome_B = case.rollouts.reward_BT.sum(-1)
@@ -229,7 +229,7 @@ def test_the_coefficient_scales_advantages_but_not_the_critics_target(
     queue,
 ):
     """Against verl's own estimators: tests/algorithms."""
-    case = loaded(queue, **options_of("gae", outcome__coefficient=3.0))
+    case = loaded(queue, **get_options("gae", outcome__coefficient=3.0))
     result = case.step(gamma=0.9, gae_lambda=0.8)
     rollouts = case.rollouts
     plain = outcome_source(
@@ -254,7 +254,7 @@ def test_an_advantage_of_verl_is_used_unchanged(queue):
         queue.put(
             key, queue.tags["train"][key], advantages=torch.randn(len(mask), generator=generator)
         )
-    case = load(queue, **options_of("opo", outcome__coefficient=2.0))
+    case = load(queue, **get_options("opo", outcome__coefficient=2.0))
     advantage_BT = case.step().advantage_BT
     verls_BT = case.rollouts.store.fetch("advantages")["advantages"]
     torch.testing.assert_close(advantage_BT, 2.0 * verls_BT * case.rollouts.mask_BT)
@@ -315,7 +315,7 @@ def with_scores(monkeypatch, changed=None, **changes):
         tag = {**queue.tags["train"][key], "response_len": n_tokens}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     options = settings(**SCORES_OF_STEPS | changes)
-    rollouts = load_rollouts(RolloutStore(batch_of(queue)), options)
+    rollouts = load_rollouts(RolloutStore(get_batch(queue)), options)
     return Case(
         rollouts, StepRewardModel(build_shaping(options)).score_and_update(rollouts), options
     )
@@ -395,7 +395,7 @@ PIPELINES = {
 pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
 
 
-def case_of(seed, pipeline, signal, noise):
+def get_case(seed, pipeline, signal, noise):
     """Return 16 prompts of four rollouts; rewards are rounding noise plus ``signal`` per token."""
     options = settings(process__normalization="batch_max", whitening=False, **PIPELINES[pipeline])
     generator = torch.Generator().manual_seed(seed + 1)
@@ -424,7 +424,7 @@ def valid_advantages(case):
 
 def of_noise(seed, pipeline, noise):
     """Return what rounding noise adds to the advantages of a PRM without a signal."""
-    case = case_of(seed, pipeline, 0.0, noise)
+    case = get_case(seed, pipeline, 0.0, noise)
     silent = case.paid(torch.zeros_like(case.rollouts.mask_BT), noise)
     return valid_advantages(case) - valid_advantages(silent)
 
@@ -443,5 +443,5 @@ def test_noise_alone_stays_far_below_the_outcome(pipeline, seed):
 @examples(max_examples=5)
 @given(seed=st.integers(0, 10_000))
 def test_a_signal_is_the_same_bit_for_bit(pipeline, seed):
-    floored, published = (case_of(seed, pipeline, 100 * NOISE, noise) for noise in (NOISE, 0.0))
+    floored, published = (get_case(seed, pipeline, 100 * NOISE, noise) for noise in (NOISE, 0.0))
     assert torch.equal(valid_advantages(floored), valid_advantages(published))

@@ -12,8 +12,8 @@ from small_batch import (
     NAN,
     PADDING,
     ROLLOUTS,
-    batch_of,
     filled_queue,
+    get_batch,
     loaded,
     scored_as,
     settings,
@@ -217,7 +217,7 @@ def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **c
 
 def run(queue, prm, number=1, **changes):
     """Run the PRM's part of one step; return what it scored, and the rollouts."""
-    batch = batch_of(queue, [*ROLLOUTS, *PADDING])
+    batch = get_batch(queue, [*ROLLOUTS, *PADDING])
     rollouts = load_rollouts(RolloutStore(batch), settings(**changes), number)
     scored = prm.score_and_update(rollouts)
     assert rollouts.store.keys == batch.keys and set(queue.tags["train"]) == set(batch.keys), (
@@ -350,5 +350,5 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
     # Nothing is left of an update that fails, either.
     monkeypatch.setattr(Workers, "_trained", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        prm.score_and_update(load_rollouts(RolloutStore(batch_of(queue)), settings(), 4))
+        prm.score_and_update(load_rollouts(RolloutStore(get_batch(queue)), settings(), 4))
     assert set(queue.tags["train"]) == {*ROLLOUTS, *PADDING}

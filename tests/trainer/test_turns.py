@@ -11,7 +11,7 @@ import torch
 from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
-from small_batch import NAN, SHAPINGS, Case, batch_of, scored_as, settings
+from small_batch import NAN, SHAPINGS, Case, get_batch, scored_as, settings
 
 from prime_ext.algorithms.accumulation import MODES
 from prime_ext.algorithms.estimators import ESTIMATORS
@@ -54,7 +54,7 @@ def own_masks(rng):
     return masks
 
 
-def turns_of(mask):
+def get_turns(mask):
     return sum(own and not before for before, own in zip([0, *mask], mask, strict=False))
 
 
@@ -77,7 +77,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
         listed = (
             rewards.get(key)
             if rewards is not None
-            else [rng.random() for _ in range(turns_of(mask))]
+            else [rng.random() for _ in range(get_turns(mask))]
         )
         padding = {"is_padding": True} if key.startswith("pad") else {}
         queue.put(
@@ -96,7 +96,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
                 "turn_scores": [],
             },
         )
-    return queue, batch_of(queue)
+    return queue, get_batch(queue)
 
 
 def loaded(queue, batch, options):

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("reasoning_gym")
 from reasoning_gym.factory import DATASETS
-from small_tasks import ScriptedBackend, last_message, score_of
+from small_tasks import ScriptedBackend, get_score, last_message
 from small_tasks import run as evaluate
-from told import rows_of
+from told import get_rows
 
 from data_preprocessing.reasoning_gym import main
 from prime_ext.reward.compute_score import compute_score
@@ -157,7 +157,7 @@ def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsy
             tmp_path / "b" / f"{split}.parquet"
         ).read_bytes()
     assert pq.read_schema(tmp_path / "a" / "train.parquet") == MATH_SCHEMA
-    train, test = (rows_of(tmp_path / "a", split) for split in ("train", "test"))
+    train, test = (get_rows(tmp_path / "a", split) for split in ("train", "test"))
     shown = [{row["prompt"][0]["content"] for row in rows} for rows in (train, test)]
     assert [*map(len, shown)] == [60, 12] and not shown[0] & shown[1]
     assert [row["data_source"] for row in train].count("reasoning_gym/chain_sum") == 20
@@ -240,5 +240,5 @@ def test_evaluation_generates_and_judges(tmp_path):
     backend = ScriptedBackend(answer)
     assert evaluate(*words, backend=backend) == 0
     assert (
-        score_of(tmp_path / "out", task, "avg@1") == sum(seed % 2 for _, seed in backend.asked) / 8
+        get_score(tmp_path / "out", task, "avg@1") == sum(seed % 2 for _, seed in backend.asked) / 8
     )

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def server_of(sandbox):
+def get_server(sandbox):
     """Return the fork server of a sandbox with one worker, None while it has none."""
     return next((server for server in sandbox._crew.workers if server.is_usable()), None)
 
@@ -19,7 +19,7 @@ def alive(process: int) -> bool:
         return False
 
 
-def processes_of(marker: str) -> list[int]:
+def get_processes(marker: str) -> list[int]:
     """Return processes whose command line has the text; a server's children share its directory."""
     processes = []
     for process in map(int, filter(str.isdigit, os.listdir("/proc"))):

@@ -6,7 +6,7 @@ import os
 
 import attacks
 import pytest
-from processes import processes_of, server_of, wait_until
+from processes import get_processes, get_server, wait_until
 
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox.client import Ending, Limits, Sandbox
@@ -28,15 +28,15 @@ def surroundings(attacked, tmp_path):
         "MARKER": tmp_path / "marker",
         "SECRET": secret,
         "PARENT": os.getpid(),
-        "SERVER": server_of(attacked).process.pid,
-        "BASE": server_of(attacked).base,
+        "SERVER": get_server(attacked).process.pid,
+        "BASE": get_server(attacked).base,
     }
 
 
 @pytest.mark.parametrize("name", attacks.ALL)
 def test_an_attack_is_contained(name, attacked, surroundings):
     base = surroundings["BASE"]
-    before = processes_of(base)
+    before = get_processes(base)
     program = attacks.filled(attacks.ALL[name], **surroundings)
     execution = attacked.run(program, "1\n")
     assert b"BREACH" not in execution.stdout
@@ -47,8 +47,10 @@ def test_an_attack_is_contained(name, attacked, surroundings):
     assert execution.seconds < 60
     assert not surroundings["MARKER"].exists()
     assert surroundings["SECRET"].read_text() == "SECRET"
-    assert server_of(attacked).process.pid == surroundings["SERVER"], "the server was started again"
-    assert wait_until(lambda: set(processes_of(base)) <= set(before))
+    assert get_server(attacked).process.pid == surroundings["SERVER"], (
+        "the server was started again"
+    )
+    assert wait_until(lambda: set(get_processes(base)) <= set(before))
     assert attacked.run("print(1)").stdout == b"1\n"
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import processes_of, server_of, wait_until
+from processes import get_processes, get_server, wait_until
 
 from prime_ext.verifiers.sandbox import client, harness
 from prime_ext.verifiers.sandbox.client import (
@@ -127,21 +127,21 @@ def test_runs_at_the_same_time_leave_no_descriptors(sandbox):
 
 def test_a_killed_server_ends_its_run_and_loses_no_task():
     with Sandbox(workers=1) as sandbox:
-        server = server_of(sandbox)
+        server = get_server(sandbox)
         future = sandbox.submit("import time; time.sleep(1); print(7)")
-        assert wait_until(lambda: len(processes_of(server.base)) == 2)
+        assert wait_until(lambda: len(get_processes(server.base)) == 2)
         server.process.kill()
-        assert wait_until(lambda: not processes_of(server.base))
+        assert wait_until(lambda: not get_processes(server.base))
         assert (
             future.result(timeout=6000).stdout == b"7\n"
-            and server_of(sandbox).process.pid != server.process.pid
+            and get_server(sandbox).process.pid != server.process.pid
         )
 
 
 def test_a_server_that_hangs_is_replaced(monkeypatch):
     monkeypatch.setattr("prime_ext.verifiers.sandbox.client._GRACE_SECONDS", 0.5)
     with Sandbox(Limits(seconds=5), workers=1) as sandbox:
-        os.kill(server_of(sandbox).process.pid, signal.SIGSTOP)
+        os.kill(get_server(sandbox).process.pid, signal.SIGSTOP)
         assert sandbox.run("print(1)").stdout == b"1\n"
 
 
@@ -159,10 +159,10 @@ def test_nothing_survives_the_parent(how):
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         base = parent.stdout.readline().strip()
         if how:
-            assert wait_until(lambda: len(processes_of(base)) >= 2)
+            assert wait_until(lambda: len(get_processes(base)) >= 2)
             parent.send_signal(how)
         parent.wait(timeout=6000)
-    assert wait_until(lambda: not processes_of(base) and not os.path.exists(base))
+    assert wait_until(lambda: not get_processes(base) and not os.path.exists(base))
 
 
 def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(monkeypatch):
@@ -170,7 +170,7 @@ def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(monkeypatch
         futures = [sandbox.submit("import time; time.sleep(600)") for _ in range(3)]
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", "/nowhere/python")
-            os.kill(server_of(sandbox).process.pid, signal.SIGKILL)
+            os.kill(get_server(sandbox).process.pid, signal.SIGKILL)
             executions = [future.result(timeout=6000) for future in futures]
         assert all(execution.ending is Ending.SANDBOX_FAILURE for execution in executions)
         assert "/nowhere/python" in executions[0].stderr
