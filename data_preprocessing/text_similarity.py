@@ -25,11 +25,11 @@ from scipy.sparse.csgraph import connected_components
 from prime_ext.step_rm.question_split import LETTERS_OF_A_TEXT, name_group, normalize_question
 
 # From the most literal to the least; a row counts at the first that applies.
-Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
+Level = Literal["exact", "normalized", "numbers", "near", "ngrams", "part"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 MEANING = {
     "exact": "the same text",
-    "normalised": (
+    "normalized": (
         "the same words, numbers and operators; case, white space, punctuation and LaTeX layout"
         " aside"
     ),
@@ -187,7 +187,7 @@ class SimilarityIndex:
         long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
         named = {
             "exact": joined,
-            "normalised": normalize_wording(joined),
+            "normalized": normalize_wording(joined),
             "numbers": normalize_question(joined, True),
         }
         return [*named.items(), *(("part", part) for part in dict.fromkeys(long))]

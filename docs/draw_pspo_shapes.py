@@ -25,7 +25,7 @@ REWARDS = {
     "Gaussian (CN-PPO)": ChainReward(shape="gaussian"),
     "released code": ChainReward(power=2.0, shape="released"),
 }
-COLOURS = dict(zip(REWARDS, (GREY, BLUE, GREEN, ORANGE), strict=True))
+COLORS = dict(zip(REWARDS, (GREY, BLUE, GREEN, ORANGE), strict=True))
 SCORES = (0.6, 0.9)
 MOST_STEPS = 20
 
@@ -81,7 +81,7 @@ def plot_shapes(path: Path) -> None:
                     steps,
                     factors(reward, score),
                     style,
-                    color=COLOURS[name],
+                    color=COLORS[name],
                     marker=".",
                     label=label,
                 )
@@ -91,7 +91,7 @@ def plot_shapes(path: Path) -> None:
     for axis, score in zip(breaks, SCORES, strict=True):
         for name, reward in REWARDS.items():
             values = fillers(reward, score)
-            axis.plot(range(2, MOST_STEPS + 1), values, color=COLOURS[name], marker=".", label=name)
+            axis.plot(range(2, MOST_STEPS + 1), values, color=COLORS[name], marker=".", label=name)
             never = next((n for n, value in enumerate(values, start=2) if math.isnan(value)), None)
             if never is not None:
                 # Two shapes can end at the same number of steps: the wider mark stays visible
@@ -103,7 +103,7 @@ def plot_shapes(path: Path) -> None:
                     "markeredgewidth": width,
                     "clip_on": False,
                 }
-                axis.plot([never], [1.0], color=COLOURS[name], **mark)
+                axis.plot([never], [1.0], color=COLORS[name], **mark)
         axis.set(
             ylim=(0, 1.02),
             xlim=(1, MOST_STEPS + 0.5),

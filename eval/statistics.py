@@ -86,9 +86,9 @@ def _wilson(mean: float, error: float, problems: int, trials: float) -> tuple[fl
     else:
         effective = min(trials, spread / error**2) if error > 0 else trials
     ratio = _quantile(problems - 1) ** 2 / effective
-    centre = (mean + ratio / 2) / (1 + ratio)
+    center = (mean + ratio / 2) / (1 + ratio)
     half = math.sqrt(ratio * spread + ratio**2 / 4) / (1 + ratio)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def average(scores: Scores) -> Estimate | None:

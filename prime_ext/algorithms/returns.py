@@ -83,11 +83,11 @@ def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(value_BT)
     kept_BT = apply_mask(value_BT, mask_BT)
     mean = kept_BT.sum() / count
-    centred_BT = kept_BT.sub_(mean).mul_(mask_BT.to(kept_BT.dtype))
+    centered_BT = kept_BT.sub_(mean).mul_(mask_BT.to(kept_BT.dtype))
     if count > 1:
-        variance = (centred_BT * centred_BT).sum() / (count - 1)
-        centred_BT.mul_(torch.rsqrt(variance + 1e-8))
-    return centred_BT
+        variance = (centered_BT * centered_BT).sum() / (count - 1)
+        centered_BT.mul_(torch.rsqrt(variance + 1e-8))
+    return centered_BT
 
 
 def normalize_by_batch_max(

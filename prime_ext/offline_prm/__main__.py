@@ -125,7 +125,7 @@ def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
     what = (
         f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both"
         if labels
-        else "labelled steps"
+        else "labeled steps"
     )
     return (
         f"{len(train)} prompts with {count_examples(train)} responses to train on ({what}), "

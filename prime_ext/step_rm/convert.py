@@ -151,15 +151,15 @@ def math_shepherd(row: Row, context: Context) -> Steps:
     before the first tag. A tag inside it is left out.
     """
     given = text(row.get("input"), "input")
-    labelled = text(row.get("label"), "label")
+    labeled = text(row.get("label"), "label")
     *pieces, _ = given.split(SHEPHERD_TAG)
     if not pieces:
         raise BadRow(f"input has no step tag {SHEPHERD_TAG}")
     labels: list[int | None] = []
     at = 0
     for number, piece in enumerate(pieces, start=1):
-        sign = labelled[at + len(piece) : at + len(piece) + 1]
-        if sign not in ("+", "-") or labelled[at : at + len(piece)] != piece:
+        sign = labeled[at + len(piece) : at + len(piece) + 1]
+        if sign not in ("+", "-") or labeled[at : at + len(piece)] != piece:
             raise BadRow(f"label does not say + or - at tag {number} of input")
         labels.append(1 if sign == "+" else -1)
         at += len(piece) + 1
@@ -321,7 +321,7 @@ def main(words: Sequence[str] | None = None) -> int:
     counts: Counter[str] = Counter()
     inputs = read_inputs(options.files, counts)
     if not inputs:
-        raise RunError(f"no labelled step in {', '.join(str(path) for _, path in options.files)}")
+        raise RunError(f"no labeled step in {', '.join(str(path) for _, path in options.files)}")
     steps = list(split_inputs(inputs, options, counts))
     summary = {
         "files": [f"{name.replace('-', '_')}:{path.name}" for name, path in options.files],

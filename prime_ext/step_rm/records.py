@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled steps, and the parquet file that holds them."""
+"""Labeled steps, and the parquet file that holds them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields

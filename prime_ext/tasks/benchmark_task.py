@@ -161,7 +161,7 @@ class Task:
     name: Text  # of its file too
     title: Text  # name in the literature
     description: Text
-    licence: Text
+    license: Text
     data_source: Text  # selects the verifier, and is the source in metrics
     ability: Text  # column of verl's schema
     source: BenchmarkSource

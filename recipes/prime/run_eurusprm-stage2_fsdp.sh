@@ -31,7 +31,7 @@ TRAIN_FILES=${TRAIN_FILES:-data/eurusprm_stage2/steps.jsonl}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage2}
 
 # One response per prompt: 64 of them are the published batch.
-train_eurusprm "set TRAIN_FILES to responses with labelled steps (docs/reference/offline_prm.md), your own or PRIME-RL/EurusPRM-Stage2-Data" \
+train_eurusprm "set TRAIN_FILES to responses with labeled steps (docs/reference/offline_prm.md), your own or PRIME-RL/EurusPRM-Stage2-Data" \
     data.prompts_per_step=64 \
     prm.loss=step_ce \
     trainer.save_freq="${SAVE_FREQ:-100}" \

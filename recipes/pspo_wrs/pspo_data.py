@@ -221,7 +221,7 @@ def sft_rows(problems: list[ChainProblem], seed: int) -> list[dict]:
 
 def label_chains(problems: list[ChainProblem], labeler: str, seed: int) -> list[dict]:
     """Return labeled chains for ``prime_ext.step_rm.convert --chains``, the same for all."""
-    rng = random.Random(f"labelled-{seed}")
+    rng = random.Random(f"labelled-{seed}")  # draws the rows of the published results
     writers = [
         draw_misconceptions(LABELED_ERROR, rng.randrange(2**31)) for _ in range(LABELED_WRITERS)
     ]

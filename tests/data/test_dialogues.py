@@ -131,7 +131,7 @@ def test_an_open_question_keeps_the_numbers_and_forgets_the_options(question, fa
     )
 
 
-COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
+COLOR = rl_row("It is red. Its color is (A) red (B) blue (C) none", gold="B")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
         (rl_row(SQUARE, gold="C"), (NO,), "needs_options", 1),
         (rl_row(SQUARE, gold="C"), ("?", "?"), "malformed", 2),
         (rl_row(SQUARE, gold="C"), (yes("A square has area 50. Perimeter?"), "?"), "unfaithful", 2),
-        (COLOUR, (yes("Its colour?"),), "rewritten_no_digit", 1),
+        (COLOR, (yes("Its color?"),), "rewritten_no_digit", 1),
     ],
 )
 def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):

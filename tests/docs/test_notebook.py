@@ -42,7 +42,7 @@ def test_every_cell_runs_and_shows_what_it_says(run, monkeypatch):
     assert len(names["scored"]) == 20 and set(names["accuracy"]) == {
         "one at random", "majority", "PRM's choice", "any of them"
     }  # fmt: skip
-    page = names["Coloured"](names["scored"][:2])._repr_html_()
+    page = names["Colored"](names["scored"][:2])._repr_html_()
     assert page.count("<p>") == 2 and "background:#" in page and len(names["figure"].axes) == 2
 
 

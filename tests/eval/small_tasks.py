@@ -14,7 +14,7 @@ def _task(name, source, ability, metrics, rest):
     return f"""\
 title: {name.capitalize()}
 description: Small.
-licence: Apache-2.0
+license: Apache-2.0
 data_source: {source}
 ability: {ability}
 source: {{local: {{test: {name}.jsonl}}}}

@@ -50,7 +50,7 @@ def main(model_path, work_dir):
     reference = adapted.score(rollouts, no_lora_adapter=True)
     results["reference"] = reference
     results["updates"] = [adapted.update(rollouts, reference) for _ in range(3)]
-    results["optimiser size"] = optimizer_size(adapted)
+    results["optimizer size"] = optimizer_size(adapted)
     results["trained"] = adapted.score(rollouts)
     results["reference after training"] = adapted.score(rollouts, no_lora_adapter=True)
     resumed = base.saved_and_restored(
@@ -63,7 +63,7 @@ def main(model_path, work_dir):
     # Weights are taken over, or refused.
     frozen = base.Prm(model_path, role="reference")
     plain.update(rollouts, frozen.score(rollouts))
-    results["plain optimiser size"] = optimizer_size(plain)
+    results["plain optimizer size"] = optimizer_size(plain)
     average_weights(plain.worker.engine, frozen.worker.engine, 0.0)
     try:
         average_weights(adapted.worker.engine, frozen.worker.engine, 0.0)
@@ -89,7 +89,7 @@ def main(model_path, work_dir):
     last_layer = {"prm.trainable_layers": 0.5}
     upper = base.Prm(model_path, last_layer)
     results["last layer"] = upper.two_updates(rollouts, reference)
-    results["last layer's optimiser size"] = optimizer_size(upper)
+    results["last layer's optimizer size"] = optimizer_size(upper)
     restored = base.saved_and_restored(upper, Path(work_dir) / "upper", model_path, last_layer)
     results["resumed last layer"] = [
         (each.update(rollouts, reference), each.weights()) for each in (upper, restored)
@@ -107,7 +107,7 @@ def test_training_moves_the_adapter_and_not_the_reference(results):
     assert largest_difference(results["reference after training"], results["reference"]) == 0.0
     losses = [update["loss"] for update in results["updates"]]
     assert sum(losses[-1]) < sum(losses[0])
-    assert results["optimiser size"] < results["plain optimiser size"] / 3
+    assert results["optimizer size"] < results["plain optimizer size"] / 3
 
 
 def test_a_resumed_adapter_goes_on_as_if_never_interrupted(results):
@@ -150,7 +150,7 @@ def test_only_the_last_layers_train_as_in_a_plain_loop(results, model_path):
     start = LlamaForCausalLM.from_pretrained(model_path).state_dict()
     for name, weight in trained["weights"].items():
         assert torch.equal(weight, start[name]) == ("layers.1." not in name), name
-    assert results["last layer's optimiser size"] < results["plain optimiser size"] / 2
+    assert results["last layer's optimizer size"] < results["plain optimizer size"] / 2
     (update, weights), (resumed_update, resumed_weights) = results["resumed last layer"]
     assert update == resumed_update
     assert all(torch.equal(weight, resumed_weights[name]) for name, weight in weights.items())

@@ -188,7 +188,7 @@ def test_a_step_cannot_forge_a_separator(paths):
     assert tokens.ids.count(0) == 2 and [tokens.ids[end] for end in tokens.ends] == [0, 0]
 
 
-def labelled(path, *names):
+def labeled(path, *names):
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "id2label": dict(enumerate(names))}))
 
@@ -200,8 +200,8 @@ def with_more_tokens(path):
 
 
 BROKEN = {
-    "no label map": lambda path: labelled(path, "LABEL_0", "LABEL_1", "LABEL_2"),
-    "has 2 labels": lambda path: labelled(path, "0", "1"),
+    "no label map": lambda path: labeled(path, "LABEL_0", "LABEL_1", "LABEL_2"),
+    "has 2 labels": lambda path: labeled(path, "0", "1"),
     f"has no {FILE}": lambda path: (path / FILE).unlink(),
     "is not JSON": lambda path: (path / FILE).write_text("{"),
     "temperature must": lambda path: (path / FILE).write_text(

@@ -14,7 +14,7 @@ MATH = {
     "name": "mine",
     "title": "Mine",
     "description": "Sums.",
-    "licence": "MIT",
+    "license": "MIT",
     "data_source": "math500",
     "ability": "math",
     "source": {"local": {"test": "math500/test.json"}, "rows": {"test": 500}},

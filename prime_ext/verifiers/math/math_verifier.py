@@ -52,7 +52,7 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
         if not given:
             return "wrong", "an empty answer"
         if wanted == given:
-            return "correct", "same text after normalisation"
+            return "correct", "same text after normalization"
         left = read_number(wanted)
         right = read_number(given)
         if left is not None and right is not None:

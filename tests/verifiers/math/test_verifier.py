@@ -31,7 +31,7 @@ def payload_marker(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("rule", sorted({pair["rule"] for pair in PAIRS}))
-def test_labelled_pairs(verifier, rule):
+def test_labeled_pairs(verifier, rule):
     pairs = [pair for pair in PAIRS if pair["rule"] == rule]
     verdicts = verifier.verify_batch(
         [(rf"\boxed{{{pair['pred']}}}", pair["gold"]) for pair in pairs]
