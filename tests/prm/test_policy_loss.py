@@ -43,6 +43,10 @@ VARIANTS = {
 }
 
 
+# In these the average moves toward the trained policy, and is saved and restored.
+MOVED = ("both", "fsdp1, packed, offloaded", "flash-attn, packed, Ulysses")
+
+
 def policy(model_path, overrides, mini_batch_size=4):
     """Build a worker that is trained as verl trains the policy, with the targets in its loss."""
     trained = base.Prm(model_path, overrides, "policy", mini_batch_size)
@@ -82,15 +86,15 @@ def main(policy_path, prm_path, average_path, work_dir):
             "updates": updates,
             "weights": trained.weights(),
         }
-
-    # The average moves toward the trained policy, and is saved and restored.
-    before = average.weights()
-    average_weights(trained.worker.engine, average.worker.engine, 0.75)
-    results["average"] = (before, trained.weights(), average.weights())
-    restored = base.saved_and_restored(
-        average, Path(work_dir) / "average", policy_path, of_policy, role="average"
-    )
-    results["restored average"] = restored.weights()
+        if name in MOVED:
+            before = average.weights()
+            average_weights(trained.worker.engine, average.worker.engine, 0.75)
+            folder = Path(work_dir) / name
+            restored = base.saved_and_restored(
+                average, folder, policy_path, of_policy, role="average"
+            )
+            moved = (before, results["variant", name]["weights"], average.weights())
+            results["average", name] = (*moved, restored.weights())
     finish(results, work_dir)
 
 
@@ -198,10 +202,11 @@ def test_losses_gradients_and_weights_equal_a_plain_loop(paths, results, variant
     assert_weights_close(result["weights"], weights, tolerance=3e-5)
 
 
-def test_the_average_moves_and_is_restored(results):
-    before, policy, after = results["average"]
+@pytest.mark.parametrize("variant", MOVED)
+def test_the_average_moves_and_is_restored(results, variant):
+    before, policy, after, restored = results["average", variant]
     for name, weight in after.items():
         torch.testing.assert_close(
             weight, 0.75 * before[name] + 0.25 * policy[name], atol=1e-6, rtol=1e-5
         )
-        assert torch.equal(results["restored average"][name], weight)
+        assert torch.equal(restored[name], weight)
