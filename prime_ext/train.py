@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from prime_ext.config.asynchronous import VERL_MODES
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import CONFIG_MODULE
-from prime_ext.config.modules import import_modules
+from prime_ext.config.modules import import_for_verl
 from prime_ext.config.variant import variant_line
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
@@ -60,7 +60,7 @@ def main() -> None:
         )
         raise SystemExit(0 if config is not None else 2)
     # Loud: an error in the plug-in or in a user's module stops the run in every process.
-    import_modules(())
+    import_for_verl(())
     words = [] if config is None else environment_words(config, os.environ)
     # Hydra wants all overrides in one place.
     end = sys.argv.index(args.overrides[-1]) + 1 if args.overrides else len(sys.argv)

@@ -27,13 +27,18 @@ def extend_variable(modules: Iterable[str]) -> str:
     return ",".join(dict.fromkeys([PLUGIN, *user_modules(), *modules]))
 
 
-def import_modules(modules: Iterable[str]) -> None:
+def import_for_verl(modules: Iterable[str]) -> None:
     """Import these modules and those that the environment names, and name all of them there.
 
-    This is for verl in every process. Raises SettingsError: one cannot be imported.
+    verl then imports them in every process. Raises SettingsError: one cannot be imported.
     """
     os.environ[VARIABLE] = extend_variable(modules)
-    for module in user_modules():
+    import_modules(user_modules())
+
+
+def import_modules(modules: Iterable[str]) -> None:
+    """Import modules in this process only. Raises SettingsError: one cannot be imported."""
+    for module in modules:
         try:
             importlib.import_module(module)
         except Exception as error:

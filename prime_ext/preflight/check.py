@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from prime_ext.config.asynchronous import PRIME_MODES, check_async
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
-from prime_ext.config.modules import import_modules
+from prime_ext.config.modules import import_for_verl
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.settings import PrimeSettings, PRMSettings, prm_section
 from prime_ext.preflight.file_checks import check_files as check_files
@@ -42,7 +42,7 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
     if device == "cpu":
         os.environ.setdefault("VERL_PLATFORM", "cpu")
     config = compose_config(config_name, overrides)
-    import_modules(config.modules)
+    import_for_verl(config.modules)
     return config
 
 

@@ -109,7 +109,6 @@ def test_repeated_ids_are_faults_except_in_eurus_2_rl_data(tmp_path, capsys):
 
 def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
     for name, verdict in (("sonnets", "wrong(response, 0.0)"), ("songs", "True")):
         monkeypatch.setitem(sources.TASKS, name, None)  # and so gone after the test

@@ -408,7 +408,6 @@ class Short:
 def test_a_verifier_of_the_users_judges_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "judge_by_length.py").write_text(OWN_VERIFIER)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
     monkeypatch.setitem(sources.TASKS, "short", None)  # and so gone after the test
     del sources.TASKS["short"]

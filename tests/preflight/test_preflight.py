@@ -31,7 +31,7 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import read_defaults
-from prime_ext.config.modules import import_modules
+from prime_ext.config.modules import import_for_verl
 from prime_ext.config.verl_keys import check_values
 from prime_ext.preflight import file_checks as preflight_files
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
@@ -768,7 +768,7 @@ def test_a_users_verifier_is_tried_on_the_first_row(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", f"prime_ext.plugin,{name}")
-    import_modules(())
+    import_for_verl(())
     data = write_parquet(tmp_path / "mine.parquet", data_source="mine/a")
     problems = get_problems({"data.train_files": data, "data.val_files": data})
     assert problems and all(
