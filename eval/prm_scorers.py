@@ -169,7 +169,8 @@ def step_scores(
     if "probability" in result:
         return list(result["probability"])
     sum_S = np.array(result["log_ratio" if with_reference else "log_prob"])
-    return ((coefficient or 1.0) * (sum_S.cumsum() if kind == "prefix" else sum_S)).tolist()
+    scale = 1.0 if coefficient is None else coefficient
+    return (scale * (sum_S.cumsum() if kind == "prefix" else sum_S)).tolist()
 
 
 def model_identity(path: str | None) -> Any:

@@ -47,8 +47,9 @@ def read_task(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
-    """Yield different problems, ``question`` and ``gold``, whose answers a response can state.
+    """Yield different problems, ``question`` and ``gold``.
 
+    A response can state their answers; some tasks give none and are scored without it.
     ``SourceError``: a name is unknown; the task has too few problems, needs a network, or refuses
     its parameters.
     """

@@ -242,6 +242,7 @@ def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, models):
 def test_kinds_of_step_scores():
     result = {"log_ratio": [2.0, -3.0], "log_prob": [-1.0, -2.0]}
     assert step_scores(result, "step", 0.5) == [1.0, -1.5]
+    assert step_scores(result, "step", 0.0) == [0.0, 0.0]
     assert step_scores(result, "prefix", 0.5) == [1.0, -0.5]
     assert step_scores(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
     assert step_scores({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
