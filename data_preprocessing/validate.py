@@ -27,7 +27,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 from data_preprocessing.command import build_parser, program
 from data_preprocessing.grading import Judges
 from data_preprocessing.stages import show_progress
-from prime_ext.config.modules import import_modules
+from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.report_page import markdown_table
@@ -205,8 +205,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument("--max-prompt-length", type=int, help="tokens that a prompt may have")
     about = "tasks of further data sources, as in training"
     top.add_argument("--sources", nargs="+", default=[], metavar="PATTERN=TASK", help=about)
-    about = "modules with verifiers of your own, as in training"
-    top.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=about)
+    add_modules_argument(top)
     options = top.parse_args(words)
     if options.max_prompt_length is not None and (
         options.tokenizer is None or options.max_prompt_length < 1

@@ -5,7 +5,7 @@
     python -m eval.compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
 
 Differences are the second run minus the first. Runs with other problems are never compared; other
-decoding or prompts only if that is asked for, and the reports name them.
+decoding or prompts only on request, and the reports name them.
 """
 
 import argparse

@@ -190,9 +190,9 @@ def choose_decoding(
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
-    """Return the k of pass@k and maj@k: those asked for, else the task's, at most ``n``.
+    """Return the k of pass@k and maj@k: the command line's, else the task's, at most ``n``.
 
-    Raises ``RunError``: one that was asked for is above ``n``.
+    Raises ``RunError``: a k of the command line is above ``n``.
     """
     if asked is not None:
         most = max(asked)

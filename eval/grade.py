@@ -28,7 +28,7 @@ from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.modules import import_modules
+from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
@@ -102,8 +102,7 @@ def main(words: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True, help="folder of eval.run")
-    own = "modules with verifiers of your own, as in eval.run"
-    parser.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=own)
+    add_modules_argument(parser)
     options = parser.parse_args(words)
     folder = options.run
     import_modules(options.modules)

@@ -43,7 +43,7 @@ from eval.results import (
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.modules import import_modules
+from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.task_file import load_task, task_names
@@ -74,11 +74,11 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = top.add_argument_group("what is measured").add_argument
+    measured = top.add_argument_group("what is measured")
+    add = measured.add_argument
     names = f"names, reasoning_gym:TASK, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
     add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
-    own = "modules with verifiers of your own, as in training"
-    add("--modules", nargs="+", default=[], metavar="MODULE", help=own)
+    add_modules_argument(measured)
     add("--list", action="store_true", help="list all tasks and end")
     add("--data", type=Path, help="folder with local files; default: the Hugging Face hub")
     add("--split", help="of the data; default: the one that is evaluated")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's ``modules``, which verl imports in every process. This imports no verl or torch."""
 
+import argparse
 import importlib
 import os
 import sys
@@ -13,7 +14,7 @@ from prime_ext.config.checks import SettingsError
 # verl's variable; it travels to the workers of a cluster with the rest of the environment.
 VARIABLE = "VERL_USE_EXTERNAL_MODULES"
 PLUGIN = "prime_ext.plugin"
-_PACKAGE = str(Path(__file__).parents[1])
+_INSTALLED = (str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix)
 
 
 def user_modules() -> list[str]:
@@ -42,15 +43,10 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:
-            frames = [
-                frame
-                for frame in traceback.extract_tb(error.__traceback__)
-                if "/" in frame.filename
-            ]
             own = [
                 frame
-                for frame in frames
-                if not frame.filename.startswith((_PACKAGE, sys.prefix, sys.base_prefix))
+                for frame in traceback.extract_tb(error.__traceback__)
+                if "/" in frame.filename and not frame.filename.startswith(_INSTALLED)
             ]
             place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
             remedy = (
@@ -63,3 +59,9 @@ def import_modules(modules: Iterable[str]) -> None:
                 f" {error}){remedy}"
             )
             raise SettingsError(line) from error
+
+
+def add_modules_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add ``--modules`` to a program that judges responses, for :func:`import_modules`."""
+    own = "modules with verifiers of your own, as in training"
+    parser.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=own)

@@ -4,7 +4,7 @@
 verl's separate mode needs a checkpoint engine; all that verl ships need an accelerator or a
 service. This one, the backend ``tcp``, is found through
 ``rollout.checkpoint_engine.custom_backend_module``, which names this module. Actor rank 0 serves:
-when every rollout worker has asked for the next bucket, all get it. So at most one bucket per
+when every rollout worker has requested the next bucket, all get it. So at most one bucket per
 worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
 
