@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
+from eval.formats import NONE, align_columns, flatten, interval, number, percent, score, show_prompt
 from eval.published import (
     PAPERS,
     find_best_published,
@@ -62,13 +62,7 @@ def report_page(run: FinishedRun) -> Page:
 
 def summary_table(run: FinishedRun) -> str:
     """Return the summary of a run for a terminal."""
-    table = [_SUMMARY, *_summary(run)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in table
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    return align_columns([_SUMMARY, *_summary(run)])
 
 
 def _summary(run: FinishedRun) -> list[list[str]]:
