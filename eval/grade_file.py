@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def grade_file(path: Path, data_source: str | None) -> tuple[Path, list[StoredRe
                 f"no verifier for --data-source {data_source}; known: {known}; --modules MODULE"
                 " adds one of yours"
             ) from error
-    stored = list(parse_rows(path, lambda row: read_response(row, data_source)))
+    stored = [one for _, one in parse_rows(path, partial(read_response, data_source=data_source))]
     verifiers = {task: make_verifier(task) for task in {one.task for one in stored}}
     verdicts: list[Verdict | None] = [None] * len(stored)
 

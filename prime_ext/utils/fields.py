@@ -7,34 +7,36 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.utils.text_tokens import Prompt
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
-def parse_rows(path: Path, parse: Callable[[Row], T]) -> Iterator[T]:
-    """Yield ``parse(row)`` of all rows of a file.
+def parse_rows(path: Path, parse: Callable[[Row], T]) -> Iterator[tuple[str, T]]:
+    """Yield the place (file and row) and ``parse(row)`` of all rows of a file.
 
-    Raises SourceError, with file and row: it cannot be read, has no rows, or ``parse`` raises
-    :class:`BadRow`.
+    Raises SourceError, which names the place: the file cannot be read, has no rows, or ``parse``
+    raises :class:`BadRow`.
     """
     yield from parse_numbered(read_source(path), parse, str(path))
 
 
 def parse_numbered(
-    rows: Iterable[tuple[int, Row | BadRow]], parse: Callable[[Row], T], where: str
-) -> Iterator[T]:
-    """Yield ``parse(row)`` of numbered rows; ``where`` names their source in errors."""
+    rows: Iterable[tuple[int, Row | BadRow]], parse: Callable[[Row], T], source: str
+) -> Iterator[tuple[str, T]]:
+    """Do as :func:`parse_rows` with numbered rows of ``source``."""
     number = 0
     for number, row in rows:
+        place = f"{source} row {number}"
         try:
             if isinstance(row, BadRow):
                 raise row
-            yield parse(row)
+            yield place, parse(row)
         except BadRow as error:
-            raise SourceError(f"{where} row {number}: {error}") from error
+            raise SourceError(f"{place}: {error}") from error
     if not number:
-        raise SourceError(f"{where} has no rows")
+        raise SourceError(f"{source} has no rows")
 
 
 def show_value(value: Any) -> str:
@@ -90,3 +92,24 @@ def check_whole(value: Any, name: str, low: int, high: float = math.inf) -> int:
         limit = f" to {high:,}" if high < math.inf else ""
         raise BadRow(f"{name} must be a whole number from {low}{limit}, got {show_value(value)}")
     return value
+
+
+def get_prompt(row: Row, *names: str) -> Prompt:
+    """Return a field that must be a text or chat messages, not empty. Raises BadRow."""
+    name, value = get_field(row, *names)
+    if isinstance(value, str) and value.strip():
+        return value
+    if (
+        isinstance(value, list)
+        and value
+        and all(
+            isinstance(message, dict)
+            and all(isinstance(message.get(key), str) for key in ("role", "content"))
+            for message in value
+        )
+    ):
+        return value
+    raise BadRow(
+        f"{name} must be a text or a list of messages with role and content, got"
+        f" {show_value(value)}"
+    )

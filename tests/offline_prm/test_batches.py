@@ -64,7 +64,7 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
 
 
 def test_a_truncated_response_loses_the_labels_after_the_cut():
-    example = Example("ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
+    example = Example("ab\n\ncd", None, (2, 6), (1.0, 0.0))
     whole = encode(ENCODER, [5, 6], example, 20)
     assert whole.labeled_ends == ((1, 1.0), (6, 0.0)) and len(whole.response) == 7
     cut = encode(ENCODER, [5, 6], example, 6)
@@ -73,7 +73,8 @@ def test_a_truncated_response_loses_the_labels_after_the_cut():
 
 def test_prompts_without_room_for_a_response_are_dropped():
     groups = [
-        PromptGroup(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")
+        PromptGroup(prompt, [Example("abcdefghij", 1.0, where="row")])
+        for prompt in ("p0", "p" * 9, "p1")
     ]
     usable = encode_prompts(groups, ENCODER, 8)
     assert [(group.prompt, len(group.prompt_ids)) for group in usable] == [("p0", 2), ("p1", 2)]

@@ -61,11 +61,15 @@ STEPS = {"prompt": "p", "completions": ["a", "b"], "labels": [0, 1]}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (GOOD | {"prompt": None}, "no column 'prompt'"),
+        (GOOD | {"prompt": None}, "prompt must be a text or a list of messages"),
+        ({"completions": ["a"], "correctness": [1]}, "no field 'prompt'; it has"),
+        (GOOD | {"prompt": [{"role": 1, "content": "a"}]}, "prompt must be"),
+        (GOOD | {"completions": "ab"}, "completions must be a list that is not empty, got 'ab'"),
+        (GOOD | {"correctness": ["1", 0]}, "correctness 1 must be in [0, 1], got '1'"),
         (GOOD | {"prompt": [{"role": "user"}]}, "prompt must be"),
         (GOOD | {"completions": []}, "completions must be"),
-        (GOOD | {"completions": ["a", 3]}, "completion 2 must be a text, got '3'"),
-        (GOOD | {"completions": ["a"]}, "1 completions and 2 values of correctness"),
+        (GOOD | {"completions": ["a", 3]}, "completions 2 must be a text, got 3"),
+        (GOOD | {"completions": ["a"]}, "correctness must have 1 values, got 2"),
         (GOOD | {"correctness": [float("nan"), 0]}, "correctness 1 must be in [0, 1], got nan"),
         (GOOD | {"correctness": [None, 0]}, "correctness 1 must be in [0, 1], got None"),
         (
@@ -73,9 +77,9 @@ STEPS = {"prompt": "p", "completions": ["a", "b"], "labels": [0, 1]}
             "correctness 1 must be 0 or 1 for the loss dpo, got 0.5",
         ),
         ({"response": [QUESTION, QUESTION], "label": 1}, "response must be"),
-        (STEPS | {"labels": [1]}, "2 steps and 1 labels"),
+        (STEPS | {"labels": [1]}, "labels must have 2 values, got 1"),
         (STEPS | {"labels": [1, 2]}, "label of step 2 must be in [0, 1], got 2"),
-        (STEPS | {"completions": ["a", ""]}, "step 2 is empty"),
+        (STEPS | {"completions": ["a", ""]}, "completions 2 is empty"),
         (STEPS | {"labels": [None, None]}, "no step has a label"),
     ],
 )
