@@ -42,7 +42,7 @@ from eval.results import (
 )
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
-from prime_ext.config.checks import SettingsError
+from prime_ext.config.checks import SettingsError, unescape
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
@@ -106,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-new-tokens", type=_COUNT)
     add(
         "--stop",
+        type=unescape,
         action="append",
         default=[],
         metavar="TEXT",

@@ -22,8 +22,8 @@ from prime_ext.offline_prm.batches import (
     TokenRow,
     build_batch,
     encode,
-    encode_prompts,
     epoch_batches,
+    prepare_groups,
     steps_per_epoch,
 )
 from prime_ext.offline_prm.labeled_responses import PromptGroup
@@ -68,8 +68,9 @@ class OfflineTrainer:
         self.encoder = TextEncoder(
             omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos
         )
-        self.data = encode_prompts(train, self.encoder, settings.data.max_length)
-        self.validation = encode_prompts(val, self.encoder, settings.data.max_length)
+        self.data, self.validation = (
+            prepare_groups(groups, self.encoder, settings) for groups in (train, val)
+        )
         self.per_epoch = steps_per_epoch(len(self.data), settings.data.prompts_per_step)
         self.total_steps = settings.trainer.epochs * self.per_epoch
         torch.manual_seed(settings.trainer.seed)

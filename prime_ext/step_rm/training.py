@@ -26,12 +26,19 @@ from transformers import (
 from prime_ext.generate.export import write_folder
 from prime_ext.generate.prm_description import versions
 from prime_ext.run.metrics_file import MetricsFile
-from prime_ext.run.training_runs import METRICS_FILE, Checkpoints, checkpoint_step, is_first_rank
+from prime_ext.run.training_runs import (
+    METRICS_FILE,
+    Checkpoints,
+    check_folder_is_free,
+    checkpoint_step,
+    hold_folder,
+    is_first_rank,
+)
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import read_steps
-from prime_ext.step_rm.scorers.local import check_fit, pad_inputs
+from prime_ext.step_rm.scorers.local import check_fit, check_length, pad_inputs
 from prime_ext.step_rm.train_settings import ModelSettings, StepRMSettings
 from prime_ext.utils.files import digest_files, write_json
 from prime_ext.utils.hub import use_cache_without_hub
@@ -105,11 +112,10 @@ def collate(rows: Sequence[Row], pad: int) -> dict[str, torch.Tensor]:
     }
 
 
-def load_model(settings: ModelSettings) -> Any:
-    """Load the model, its head for -1, 0, 1 or a new one. Raises ``StepRMError``: another head."""
+def load_config(settings: ModelSettings) -> Any:
+    """Load the model's configuration with our classes. Raises ``StepRMError``: it has others."""
     path = settings.path
-    remote = {"trust_remote_code": settings.trust_remote_code}
-    config = AutoConfig.from_pretrained(path, **remote)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     if any("SequenceClassification" in name for name in config.architectures or []):
         order = class_order(config.id2label, path)
         if order != LABELS:
@@ -121,8 +127,16 @@ def load_model(settings: ModelSettings) -> Any:
     config.problem_type = "single_label_classification"
     config.id2label = dict(ID2LABEL)
     config.label2id = dict(LABEL2ID)
+    return config
+
+
+def load_model(settings: ModelSettings) -> Any:
+    """Load the model, its head for -1, 0, 1 or a new one. Raises ``StepRMError``: another head."""
     return AutoModelForSequenceClassification.from_pretrained(
-        path, config=config, dtype="float32", **remote
+        settings.path,
+        config=load_config(settings),
+        dtype="float32",
+        trust_remote_code=settings.trust_remote_code,
     )
 
 
@@ -191,10 +205,8 @@ def build_training_arguments(settings: StepRMSettings, n_train: int) -> Training
     )
 
 
-def train(settings: StepRMSettings) -> dict[str, Any]:
-    """Train, calibrate, evaluate and write everything; return results. Raises ``StepRMError``."""
-    torch.manual_seed(settings.trainer.seed)
-    folder = Path(settings.trainer.output_dir).expanduser()
+def load_inputs(settings: StepRMSettings) -> tuple[Any, dict[str, list[Row]], Checkpoints]:
+    """Return tokenizer, data and checkpoints of a run. Raises ``RunError``: one cannot work."""
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
         raise StepRMError("trainer.device=cuda, but torch sees no such device")
     path = settings.model.path
@@ -203,16 +215,46 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=settings.model.trust_remote_code
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise StepRMError(
             f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}"
         ) from error
-    pair_format = settings.data.pair_format()
-    splits = load_splits(settings.data.files, PairEncoder(tokenizer, pair_format))
-    model = load_model(settings.model)
-    model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
+    check_length(load_config(settings.model), settings.data.max_length, path)
+    splits = load_splits(settings.data.files, PairEncoder(tokenizer, settings.data.pair_format()))
     identity = {"settings": settings.of_result, "training data": digest_files(settings.data.files)}
-    checkpoints = Checkpoints(folder / "checkpoints", identity)
+    checkpoints = Checkpoints(output_folder(settings) / "checkpoints", identity)
+    checkpoints.find_latest()
+    return tokenizer, splits, checkpoints
+
+
+def output_folder(settings: StepRMSettings) -> Path:
+    return Path(settings.trainer.output_dir).expanduser()
+
+
+def check(settings: StepRMSettings) -> None:
+    """Make all checks of a run, and print its data. Raises ``RunError``."""
+    check_folder_is_free(output_folder(settings))
+    _, splits, _ = load_inputs(settings)
+    for name, rows in splits.items():
+        print(f"{name}: {', '.join(f'{what} {n:,}' for what, n in counts(rows).items())}")
+    print("prime_ext: nothing is wrong")
+
+
+def train(settings: StepRMSettings) -> dict[str, Any]:
+    """Train, calibrate, evaluate and write everything; return results. Raises ``RunError``."""
+    with hold_folder(output_folder(settings)):
+        return _train(settings)
+
+
+def _train(settings: StepRMSettings) -> dict[str, Any]:
+    torch.manual_seed(settings.trainer.seed)
+    folder = output_folder(settings)
+    tokenizer, splits, checkpoints = load_inputs(settings)
+    pair_format = settings.data.pair_format()
+    model = load_model(settings.model)
+    model.config.pad_token_id = pad = check_fit(
+        model, tokenizer, pair_format.max_length, settings.model.path
+    )
     latest = checkpoints.find_latest()
     callbacks: list[TrainerCallback] = [
         RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))

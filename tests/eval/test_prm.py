@@ -21,7 +21,7 @@ from transformers import (
     Gemma2ForCausalLM,
 )
 
-from eval.prm import main
+from eval.prm import main, parser
 from eval.prm_data import LabeledResponse, read_prmbench, read_processbench, split_response
 from eval.prm_metrics import (
     AGGREGATIONS,
@@ -39,6 +39,7 @@ from eval.prm_metrics import (
     score_processbench,
 )
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
+from eval.run import parser as run_parser
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.rows import SourceError
@@ -348,6 +349,14 @@ def test_steps_of_a_text_as_it_was_generated():
 
 
 # ---- the command ----
+
+
+def test_separators_of_a_shell_are_line_breaks():
+    words = ["processbench", "--model", "m", "--output", "o", "--separator", r"\n"]
+    words += ["--step-separator", r"\n\n", "--step-prefix", r"\t"]
+    parsed = parser().parse_args(words)
+    assert (parsed.separator, parsed.step_separator, parsed.step_prefix) == ("\n", "\n\n", "\t")
+    assert run_parser().parse_args(["--stop", r"\n\nQ:"]).stop == ["\n\nQ:"]
 
 
 @pytest.fixture(scope="module")
