@@ -7,7 +7,6 @@ python -m eval.report RUN [RUN ...] --table pspo     print the table of PSPO, wi
 """
 
 import argparse
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,12 +118,13 @@ def _add_task(page: Page, task: TaskRun) -> None:
             for value, own in known.items()
         ]
         page.table([name, *_ESTIMATE, "problems"], rows)
-    judged = [[one for one in own if one is not None] for own in task.scores]
-    means = [statistics.fmean(own) for own in judged if own]
-    never = means.count(0.0)
-    always = means.count(1.0)
+    # A program that passes some of its tests has a score, and does not solve its problem.
+    judged = [[one == 1 for one in own if one is not None] for own in task.scores]
+    solved = [sum(own) / len(own) for own in judged if own]
+    never = solved.count(0.0)
+    always = solved.count(1.0)
     page.text(
-        f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,}"
+        f"Problems: {never:,} never solved, {len(solved) - never - always:,} sometimes, {always:,}"
         " always."
     )
     if entry["notes"]:
