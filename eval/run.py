@@ -6,6 +6,7 @@
     python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
     python -m eval.run --model MODEL --tasks math500 --show-prompt
     python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
+    python -m eval.run --model MODEL --tasks data/mine/test.parquet --output ...
     python -m eval.run --list
 
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
@@ -76,7 +77,10 @@ def parser() -> argparse.ArgumentParser:
     )
     measured = top.add_argument_group("what is measured")
     add = measured.add_argument
-    names = f"names, reasoning_gym:TASK, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
+    names = (
+        "names, reasoning_gym:TASK, files of tasks (.yaml) or of RL rows (.parquet, .jsonl), or"
+        f" {', '.join([*GROUPS, ALL])}"
+    )
     add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
     add_modules_argument(measured)
     add("--list", action="store_true", help="list all tasks and end")
