@@ -35,6 +35,7 @@ from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.modules import add_modules_argument, import_modules
+from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
@@ -117,6 +118,9 @@ def main(words: Sequence[str] | None = None) -> int:
     import_modules(options.modules)
     if options.input is not None:
         output, stored, verdicts = grade_file(options.input, options.data_source)
+        if options.modules:
+            for line in find_idle_verifiers(one.data_source for one in stored):
+                print(line, file=sys.stderr)
         print(verdict_table(stored, verdicts))
         print(f"every response and verdict: {output}")
         return 0

@@ -47,6 +47,7 @@ from prime_ext.config.checks import SettingsError, unescape
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
+from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
@@ -311,6 +312,9 @@ def main(
     backend = None
     try:
         planned = plan_tasks(options)
+        if options.modules:
+            for line in find_idle_verifiers(one.task.data_source for one in planned):
+                print(line, file=sys.stderr)
         backend = open_backend(options)
         if options.show_prompt is not None:
             show_prompts(planned, backend, options.show_prompt)
