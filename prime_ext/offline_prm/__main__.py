@@ -14,6 +14,7 @@ the same command continues from the last checkpoint.
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -230,6 +231,7 @@ def _train(config: "DictConfig", settings: OfflineSettings) -> None:
     from verl.utils.distributed import initialize_global_process_group
     from verl.utils.tracking import Tracking
 
+    from prime_ext.generate import model_card
     from prime_ext.generate.export import build_model, write_folder
     from prime_ext.generate.prm_description import FILE, make_relative, model_name, versions
     from prime_ext.offline_prm.trainer import OfflineTrainer
@@ -287,11 +289,37 @@ def _train(config: "DictConfig", settings: OfflineSettings) -> None:
         source = trainer.worker.model_config
         # Small learning rates change less than bfloat16 can hold.
         model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code).float()
-        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-        write_folder(folder / "hf", model, source.tokenizer, {FILE: text})
+        described = {
+            FILE: json.dumps(description, indent=2, allow_nan=False) + "\n",
+            model_card.FILE: build_card(description),
+        }
+        write_folder(folder / "hf", model, source.tokenizer, described)
         say(f"metrics: {folder / METRICS_FILE}\nmodel:   {folder / 'hf'} (with {FILE})")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def build_card(description: Mapping[str, Any]) -> str:
+    """Return the model card of an exported PRM from its description."""
+    from prime_ext.generate import model_card
+
+    facts = ("loss", "beta", "reference", "steps", "prompts", "responses")
+    return model_card.build_card(
+        "Implicit process reward model",
+        f"{model_card.METHOD_OF_IMPLICIT_PRM} It was trained offline, on stored responses.",
+        description["initial_model"],
+        facts={name: description[name] for name in facts},
+        settings={
+            **description["settings"],
+            "optim": description["optim"],
+            "versions": description["versions"],
+        },
+        # Of the held-out prompts.
+        scores=description["validation"],
+        load=model_card.load_prm(description["reference"]),
+        use=model_card.USE_PRM,
+        tags=["process-reward-model"],
+    )
 
 
 def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from transformers import (
     TrainingArguments,
 )
 
+from prime_ext.generate import model_card
 from prime_ext.generate.export import write_folder
-from prime_ext.generate.prm_description import versions
+from prime_ext.generate.prm_description import make_relative, model_name, versions
 from prime_ext.run.metrics_file import MetricsFile
 from prime_ext.run.training_runs import (
     METRICS_FILE,
@@ -276,9 +277,41 @@ def _train(settings: StepRMSettings) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         training = {"settings": settings.of_result, "data": results["data"], "versions": versions()}
         description = Description(pair_format, results["temperature"], LABELS, training)
-        write_folder(folder / "model", trainer.model, tokenizer, {FILE: description.to_json()})
+        card = build_card(settings, results, folder / "model")
+        files = {FILE: description.to_json(), model_card.FILE: card}
+        write_folder(folder / "model", trainer.model, tokenizer, files)
         write_json(folder / "results.json", results)
     return results
+
+
+def build_card(settings: StepRMSettings, results: dict[str, Any], folder: Path) -> str:
+    """Return the model card of a trained model from its results."""
+    names = ("steps", "majority", "accuracy", "macro_f1", "nll")
+    values = settings.of_result
+    # Nothing about the machine.
+    values["data"]["files"] = [Path(file).name for file in values["data"]["files"]]
+    base = make_relative(model_name(values["model"].pop("path")), folder)
+    return model_card.build_card(
+        "Step reward model",
+        "A classifier of three classes that scores a step of a response: -1 (wrong), 0 (neutral), 1"
+        " (correct), as in PSPO (arXiv 2411.11681). The score is the probability of 1, after"
+        f" dividing the logits by the temperature. {FILE} has the format of the input.",
+        base,
+        facts={
+            "temperature": results["temperature"],
+            "best step": f"{results['best_step']} of {results['steps']}",
+            "steps of reasoning to train on": results["data"]["train"]["steps"],
+        },
+        settings={**values, "versions": versions()},
+        scores={
+            part: {name: results[part][name] for name in names}
+            for part in ("validation", "test")
+            if part in results
+        },
+        load=model_card.LOAD_CLASSIFIER,
+        use=model_card.USE_PRM,
+        tags=["process-reward-model", "text-classification"],
+    )
 
 
 def _compute_metrics(prediction: Any) -> dict[str, float]:

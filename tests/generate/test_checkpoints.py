@@ -2,6 +2,7 @@
 """Models as a user may name them, and what each becomes."""
 
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -176,3 +177,65 @@ def test_an_export_that_fails_leaves_nothing_behind(run):
     with pytest.raises(BackendError, match="model_world_size_2_rank_0.pt cannot be read: "):
         find_model(str(run))
     assert not any(name.startswith((EXPORTED, f".{EXPORTED}")) for name in os.listdir(actor))
+
+
+@pytest.fixture
+def whole_checkpoint(model_path, tmp_path):
+    """Return a step with policy and PRM of one rank, as a complete checkpoint of a run has them."""
+    step = tmp_path / "run" / "global_step_3"
+    for role in ("actor", "prm"):
+        shutil.copytree(model_path, step / role / "huggingface")
+        (step / role / "huggingface" / "model.safetensors").unlink()
+        weights = load_file(model_path / "model.safetensors")
+        torch.save(weights, step / role / "model_world_size_1_rank_0.pt")
+    run = {"prm": "org/sft", "reference": str(model_path), "reference_moves": False}
+    run |= {"beta": 0.5, "loss": "ce", "variant": "guarded", "step": 3, "reference_mode": "frozen"}
+    write_json(step / FILE, run)
+    identity = {
+        "data.train_files": ["/data/of/somebody/train.parquet", "abc"],
+        "the tokenizer of": ["org/sft", "abc"],
+        "data.seed": [7, 7],
+    }
+    write_json(step / "prime_ext_complete.json", {"identity": identity, "files": {}})
+    return step
+
+
+def test_exports_have_a_model_card(whole_checkpoint, model_path, tmp_path):
+    cards = {}
+    for role in ("actor", "prm"):
+        assert main([str(whole_checkpoint), str(tmp_path / f"my_{role}"), "--role", role]) == 0
+        cards[role] = (tmp_path / f"my_{role}" / "README.md").read_text()
+        head = "---\nlibrary_name: transformers\nbase_model: org/sft\ntags: [prime-ext, "
+        assert cards[role].startswith(head)
+        shown = cards[role].replace("\\", "")
+        assert f"# my_{role}" in shown and "| training step | 3 |" in shown
+        assert "| weights | float32 |" in shown and 'from_pretrained("FOLDER")' in cards[role]
+        assert "/data/of" not in cards[role] and str(tmp_path) not in cards[role]
+    shown = cards["actor"].replace("\\", "")
+    for row in (
+        "| variant | guarded |",
+        "| data.train_files | train.parquet |",
+        "| data.seed | 7 |",
+    ):
+        assert row in shown
+    reference = os.path.relpath(model_path, tmp_path / "my_prm")
+    assert "| beta | 0.5 |" in cards["prm"] and "reinforcement-learning" not in cards["prm"]
+    assert f'reference = AutoModelForCausalLM.from_pretrained("{reference}")' in cards["prm"]
+    # A checkpoint that says nothing of its run has a card too.
+    (whole_checkpoint / FILE).unlink()
+    (whole_checkpoint / "prime_ext_complete.json").unlink()
+    assert main([str(whole_checkpoint), str(tmp_path / "bare")]) == 0
+    card = (tmp_path / "bare" / "README.md").read_text()
+    assert "base_model" not in card and "| training step | 3 |" in card and "null" not in card
+
+
+def test_an_export_on_a_full_disk_is_one_line(whole_checkpoint, tmp_path, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        assert main([str(whole_checkpoint), str(tmp_path / "out")]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("prime_ext.generate.export: ") and "free space on the disk" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -112,6 +112,20 @@ def test_it_learns_and_everything_is_written(trained):
         description.temperature == results["temperature"]
         and description.pair_format.max_length == 64
     )
+    card = (trained / "model" / "README.md").read_text()
+    assert card.startswith(
+        "---\nlibrary_name: transformers\ntags: [prime-ext, process-reward-model"
+    )
+    shown = card.replace("\\", "")
+    for row in (
+        "| base model | ../../bert |",
+        f"| test.accuracy | {results['test']['accuracy']:.6g} |",
+        "| optim.lr | 0.003 |",
+        '| data.files | ["steps.parquet"] |',
+    ):
+        assert row in shown
+    assert "AutoModelForSequenceClassification.from_pretrained" in card
+    assert str(trained.parent) not in card
     # A server can read that its classes are a distribution.
     config = read_json(trained / "model" / "config.json")
     assert (
