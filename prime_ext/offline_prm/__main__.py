@@ -31,8 +31,10 @@ from prime_ext.offline_prm.offline_settings import (
     OfflineSettings,
     check_contents,
     check_optimizer,
+    check_warmup,
 )
 from prime_ext.preflight.prm_checks import check_output_layer, check_weights
+from prime_ext.run.checkpoint import MARKER, find_latest
 from prime_ext.run.metrics_file import MetricsFile
 from prime_ext.run.training_runs import (
     METRICS_FILE,
@@ -46,7 +48,7 @@ from prime_ext.run.training_runs import (
     run_program,
 )
 from prime_ext.step_rm.question_split import pick_split
-from prime_ext.utils.files import digest_files
+from prime_ext.utils.files import digest_files, read_json
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
 from prime_ext.utils.text_tokens import wrap_prompt
@@ -179,7 +181,8 @@ def check(config: "DictConfig", settings: OfflineSettings) -> None:
     folder = Path(settings.trainer.output_dir)
     check_folder_is_free(folder)
     data, validation = load(settings)
-    find_checkpoint(folder, config, settings)
+    # A check of a run on several ranks is one process.
+    find_checkpoint(folder, config, settings, ranks_are_free=True)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             config.model.path,
@@ -196,26 +199,20 @@ def check(config: "DictConfig", settings: OfflineSettings) -> None:
                 print(line)
         data, validation = used
     per_epoch = steps_per_epoch(len(data), settings.data.prompts_per_step)
-    check_warmup(config, settings.trainer.epochs * per_epoch)
+    refuse(check_warmup(config.optim, settings.trainer.epochs * per_epoch))
     print(describe(data, validation))
     print("prime_ext: nothing is wrong")
 
 
-def check_warmup(config: "DictConfig", total_steps: int) -> None:
-    """Raise SettingsError if the learning rate rises for longer than the run is."""
-    steps = config.optim.lr_warmup_steps or 0
-    if steps >= total_steps:
-        raise SettingsError(
-            f"optim.lr_warmup_steps={steps} must be below the {total_steps} steps of this run, or"
-            " -1 for optim.lr_warmup_steps_ratio"
-        )
-
-
 def find_checkpoint(
-    folder: Path, config: "DictConfig", settings: OfflineSettings
+    folder: Path, config: "DictConfig", settings: OfflineSettings, ranks_are_free: bool = False
 ) -> tuple[Checkpoints, int]:
     """Return the checkpoints of a run and the step of the last. ``RunError``: of another run."""
-    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings))
+    identity = _identity(config, settings)
+    latest = find_latest(folder / "checkpoints")
+    if ranks_are_free and latest is not None:
+        identity["ranks"] = read_json(latest / MARKER)["identity"].get("ranks")
+    checkpoints = Checkpoints(folder / "checkpoints", identity)
     return checkpoints, checkpoint_step(checkpoints.find_latest())
 
 
@@ -247,7 +244,6 @@ def _train(config: "DictConfig", settings: OfflineSettings) -> None:
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
-    check_warmup(config, trainer.total_steps)
     for name, read, used in (
         ("train", data, trainer.data),
         ("validation", validation, trainer.validation),

@@ -140,6 +140,16 @@ def check_optimizer(optim: DictConfig) -> Iterable[str]:
         yield from error.problems
 
 
+def check_warmup(optim: DictConfig, total_steps: int) -> Iterable[str]:
+    """Yield a line if the learning rate rises for longer than the run is."""
+    steps = optim.lr_warmup_steps or 0
+    if steps >= total_steps:
+        yield (
+            f"optim.lr_warmup_steps={steps} must be below the {total_steps} steps of this run, or"
+            " -1 for optim.lr_warmup_steps_ratio"
+        )
+
+
 def check_contents(checkpoint: DictConfig) -> Iterable[str]:
     """Yield what a checkpoint lacks that a resumed run needs."""
     for key in ("save_contents", "load_contents"):
