@@ -2,6 +2,7 @@
 """Models as a user may name them, and what each becomes."""
 
 import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from prime_ext.generate.local_model import EXPORTED, find_model, weight_files
 from prime_ext.generate.open import open_backend
 from prime_ext.generate.prm_description import FILE, prm_description, read_description
 from prime_ext.utils.files import digest_files, read_json, write_json
+from prime_ext.utils.run_store import RunError
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,28 @@ def test_prm_references_are_relative_and_only_fixed_ones_have_biases(model_path,
         prm_description({**run, "reference_moves": True}, {"bias": -0.25}, tmp_path)["bias"] is None
     )
     assert read_description("org/sft") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is broken or half-written"),
+        ("[]", "is a list, not an object"),
+        ('{"beta": "0.05"}', "beta must be a number, got '0.05'"),
+        ('{"beta": true}', "beta must be a number, got True"),
+        ('{"beta": NaN}', "NaN is not a JSON number"),
+        ('{"beta": 0}', "beta must be above 0, got 0"),
+        ('{"beta": null}', "beta must be above 0, got None"),
+        ('{"reference": ["a"]}', "reference must be a text"),
+        ('{"step_separator": 1}', "step_separator must be a text, got 1"),
+        ('{"append_eos": "no"}', "append_eos must be true or false, got 'no'"),
+    ],
+)
+def test_a_wrong_description_is_one_line(tmp_path, text, message):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(RunError, match=re.escape(message)) as error:
+        read_description(str(tmp_path))
+    assert str(tmp_path / FILE) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
