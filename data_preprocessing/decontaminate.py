@@ -63,7 +63,9 @@ class Decontaminate(Settings, Stage):
             tests += [(f"{row.data_source} {row.split}", row.index, [row.problem]) for row in own]
         counts = Counter(task for task, _, _ in tests)
         compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
-        run.compared += [f"compared with {compared}", *missing]
+        run.compared.append(f"compared with {compared}")
+        run.compared += [f"not compared with {name}: {why}" for name, why in missing.items()]
+        run.skipped += missing
         index = SimilarityIndex(self)
         for _, _, texts in tests:
             index.add(*texts)
@@ -71,10 +73,10 @@ class Decontaminate(Settings, Stage):
             match = index.match(row.problem, levels=self.levels) if row.split == "train" else None
             yield row, None if match is None else _removal(row.problem, match, tests)
 
-    def _task_rows(self, data: Path | None) -> tuple[list[TestRow], list[str]]:
-        """Return the rows of the tasks, and lines about tasks that have no data here."""
+    def _task_rows(self, data: Path | None) -> tuple[list[TestRow], dict[str, str]]:
+        """Return the rows of the tasks, and why tasks have no data here, by their names."""
         rows: list[TestRow] = []
-        missing = []
+        missing = {}
         for name in task_names() if ALL in self.tasks else self.tasks:
             try:
                 task = load_task(name)
@@ -85,7 +87,7 @@ class Decontaminate(Settings, Stage):
                 # Leave out the name of the task, and the folder of the data on this machine.
                 reason = str(error).partition(": ")[2]
                 reason = reason if data is None else reason.replace(f"{data}/", "")
-                missing.append(f"not compared with {name}: {reason}")
+                missing[name] = reason
                 continue
             rows += [
                 (task.name, row, list(task.problem_texts(problem)))

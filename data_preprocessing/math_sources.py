@@ -92,12 +92,21 @@ MATH_SOURCES = (
     ),
     ProblemSource(
         "numina",
-        "NuminaMath-CoT, and any set with columns problem, solution or answer, and source",
+        "NuminaMath-CoT",
         MathProblem,
         read_solved,
         hub="AI-MO/NuminaMath-CoT",
         data_source="numina_{source}",
         local={"train": "numina/train.jsonl"},
+        id_column="id",
+    ),
+    ProblemSource(
+        "own",
+        "a file of your own, by --input: columns problem (or question), answer or solution, source",
+        MathProblem,
+        read_solved,
+        hub="",
+        data_source="math/{source}",
         id_column="id",
     ),
 )

@@ -7,7 +7,7 @@
     python -m data_preprocessing.pipeline data_preprocessing/settings/code.yaml \\
         --input apps=my_apps.jsonl --output-dir data/code
     python -m data_preprocessing.pipeline data_preprocessing/settings/math.yaml \\
-        --input numina=questions.csv --source mine --split 0.9 --output-dir data/mine
+        --input own=questions.csv --source mine --split 0.9 --output-dir data/mine
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows,
 ``removed.jsonl`` (every other row with the reason, and its twin or test problem if it has one),
@@ -60,7 +60,7 @@ from data_preprocessing.problem_sources import (
     number_rows,
 )
 from data_preprocessing.stages import Changed, Removal, Stage, StageRun, show_progress
-from prime_ext.config.checks import STRICT, SettingsError, read
+from prime_ext.config.checks import STRICT, SettingsError, Switch, read
 from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
@@ -112,6 +112,7 @@ class PipelineSettings:
     title: str = "RL data"
     data_dir: Path | None = None
     system_prompt: str = "none"
+    answer_format: Switch = True
     chunk_rows: PositiveInt = 5_000
 
 
@@ -156,9 +157,9 @@ def run(
 ) -> list[Path]:
     """Run the pipeline and write all files or none. Returns the parquet files.
 
-    With ``files``, local ones by source and split, the other sources are left out. ``column`` takes
-    the place of the column ``source`` in all rows. ``share`` of the training rows stay, by a hash
-    of the problem; the others are for testing.
+    With ``files``, local ones by source and split, the other sources are left out. With ``column``
+    all rows have the data source ``math/<column>``, not one of their column ``source``. ``share``
+    of the training rows stay, by a hash of the problem; the others are for testing.
     """
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     for name in files:
@@ -167,13 +168,12 @@ def run(
     chosen = {name: SourceSettings() for name in files} or settings.sources
     sources = {name: SOURCES[name] for name in chosen}
     if column is not None:
-        if not any("{source}" in one.data_source for one in sources.values()):
+        if not all("{source}" in one.data_source for one in sources.values()):
             raise SourceError(
                 f"--source {column}: {', '.join(sources)} is not named by a column source"
             )
         sources = {
-            name: replace(one, data_source=one.data_source.replace("{source}", column))
-            for name, one in sources.items()
+            name: replace(one, data_source=f"math/{column}") for name, one in sources.items()
         }
     inputs = [
         rows
@@ -184,7 +184,9 @@ def run(
     refuse_leftovers(folder, {given.split for given in inputs} | ({"test"} if share < 1 else set()))
     with fill_folder(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
-        state = StageRun(folder, system, settings.data_dir, settings.chunk_rows)
+        state = StageRun(
+            folder, system, settings.answer_format, settings.data_dir, settings.chunk_rows
+        )
         problems = read_problems(inputs, tally, share)
         for stage in settings.stages.values():
             problems = apply_stage(stage, problems, tally, state)
@@ -200,7 +202,9 @@ def run(
         ):
             rows: dict[str, list[dict[str, Any]]] = {}
             for problem in group:
-                rows.setdefault(problem.split, []).append(problem.rl_row(system))
+                rows.setdefault(problem.split, []).append(
+                    problem.rl_row(system, settings.answer_format)
+                )
             for split in rows:
                 if split not in writers:
                     writers[split] = stack.enter_context(
@@ -223,6 +227,11 @@ def run(
         refuse_leftovers(folder, splits)
         tally.write(hidden, report)
     print_sources(report)
+    if state.skipped:
+        print(
+            f"decontaminate: NOT compared with {', '.join(state.skipped)}, whose problems are not"
+            f" here; {folder / 'report.md'} says why for each"
+        )
     return [folder / f"{split}.parquet" for split in splits]
 
 
@@ -260,7 +269,8 @@ def apply_stage(
             place = problem.split, problem.data_source, problem.file, problem.row
             tally.remove(stage.name, result, *place, shown)
             if result.rule == CHOICE and state.choice:
-                state.choice.write(json.dumps(problem.rl_row(state.system)) + "\n")
+                row = problem.rl_row(state.system, state.answer_format)
+                state.choice.write(json.dumps(row) + "\n")
         elif isinstance(result, Changed):
             tally.notes.update({f"{stage.name}: {note}": n for note, n in result.notes.items()})
             yield result.problem
@@ -289,7 +299,11 @@ def _report(
     ]
     return {
         "title": settings.title,
-        "settings": {"system_prompt": bool(state.system), "stages": stages},
+        "settings": {
+            "system_prompt": bool(state.system),
+            "answer_format": state.answer_format,
+            "stages": stages,
+        },
         "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
         **tally.describe(rules),
         "notes": dict(sorted(tally.notes.items())),
@@ -311,7 +325,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument(
         "--input", nargs="+", action="extend", default=[], metavar="SOURCE[:SPLIT]=FILE", help=about
     )
-    top.add_argument("--source", metavar="NAME", help="in place of the column source")
+    top.add_argument("--source", metavar="NAME", help="data source of all rows: math/NAME")
     about = (
         "share of the training rows that stay, such as 0.9; the others are for testing (default: 1)"
     )

@@ -47,9 +47,9 @@ class SourceProblem:
         """Return what the policy sees."""
         return self.problem
 
-    def rl_row(self, system: str) -> dict[str, Any]:
+    def rl_row(self, system: str, answer_format: bool = True) -> dict[str, Any]:
         """Return the row of RL with this system message (none if it is empty)."""
-        prompt = messages(self.statement(), self.ability, system)
+        prompt = messages(self.statement(), self.ability, system, answer_format)
         extra = {"split": self.split, "index": self.index}
         return rl_row(self.data_source, prompt, self.ability, self.ground_truth(), extra)
 
@@ -62,7 +62,7 @@ class ProblemSource:
         kind: class of its problems.
         parse: turns a row into the fields of that class without data source, split and index.
         data_source: of its rows, if not ``name``; ``{source}`` stands for the column of that name.
-        hub, config, hub_splits: of the Hugging Face hub.
+        hub, config, hub_splits: of the Hugging Face hub; without ``hub`` only files are read.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
         id_column: names the problem; a second row with the same name is bad.
@@ -142,6 +142,8 @@ def find_splits(
                 f"--input {source.name}=FILE and {source.name}:train=FILE are the same"
             )
         available = [SplitRows(source, split, path) for split, path in named.items()]
+    elif not source.hub:
+        raise SourceError(f"{source.name} needs a file: give --input {source.name}=FILE")
     elif data_dir is not None:
         available = [
             SplitRows(source, split, data_dir / local) for split, local in source.local.items()

@@ -46,16 +46,19 @@ Result = Removal | Changed | None
 class StageRun:
     """State that the stages of a run share.
 
-    ``output`` and ``data_dir`` are folders, ``system`` is the system message, and ``chunk_rows``
-    rows are processed together. ``compared`` collects lines for the report on what the rows were
-    compared with; ``choice`` takes the multiple-choice rows.
+    ``output`` and ``data_dir`` are folders, ``system`` is the system message, ``answer_format``
+    says whether prompts name the form of the answer, and ``chunk_rows`` rows are processed
+    together. ``compared`` collects lines for the report on what the rows were compared with,
+    ``skipped`` the tasks that they were not; ``choice`` takes the multiple-choice rows.
     """
 
     output: Path
     system: str = ""
+    answer_format: bool = True
     data_dir: Path | None = None
     chunk_rows: int = 5_000
     compared: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     choice: TextIO | None = None
 
 

@@ -15,7 +15,8 @@ import asyncio
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,11 +29,17 @@ from data_preprocessing.command import build_parser, program
 from data_preprocessing.grading import Judges
 from data_preprocessing.stages import show_progress
 from prime_ext.config.modules import add_modules_argument, import_modules
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
+from prime_ext.tasks.rl_rows import (
+    MATH_SCHEMA,
+    count_tokens,
+    find_idle_verifiers,
+    load_tokenizer,
+    row_faults,
+)
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, read_rows
-from prime_ext.verifiers.sources import register_source
+from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_source, register_source
 
 # Different faults that are listed at most.
 MAX_LISTED = 20
@@ -195,6 +202,15 @@ class Validator:
         return count_tokens(self._tokenizer, messages)
 
 
+def find_idle_patterns(patterns: Sequence[str], data_sources: Iterable[str]) -> list[str]:
+    """Return the patterns by which none of the data sources gets its verifier."""
+    deciding = set()
+    for name in data_sources:
+        with suppress(UnknownSource):
+            deciding.add(find_source(name).pattern)
+    return [pattern for pattern in patterns if pattern not in deciding]
+
+
 @program("validate")
 def main(words: Sequence[str] | None = None) -> int:
     top = build_parser("validate", __doc__)
@@ -212,9 +228,11 @@ def main(words: Sequence[str] | None = None) -> int:
     ):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
     import_modules(options.modules)
+    patterns = []
     for given in options.sources:
         pattern, _, task = given.partition("=")
         register_source(pattern, task)
+        patterns.append(pattern)
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
     validator = Validator(tokenizer, options.max_prompt_length)
     asyncio.run(validator.check(options.files))
@@ -233,10 +251,18 @@ def main(words: Sequence[str] | None = None) -> int:
     print(markdown_table(header, table, escape=False))
     for text, (place, met) in validator.listed.items():
         print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
+    own = find_idle_verifiers(validator.sources) if options.modules else []
+    idle = own + [
+        f"--sources {pattern}=... decides for no data source of the rows"
+        for pattern in find_idle_patterns(patterns, validator.sources)
+    ]
+    for line in idle:
+        print(line)
     bad = sum(count.bad for count in validator.sources.values())
     if not bad:
-        print("nothing is wrong")
-        return 0
+        print("no row has a fault" if idle else "nothing is wrong")
+        # Modules may have verifiers of other data sets too, but not only such.
+        return 0 if len(own) == len(idle) < len(TASKS.keys() - BUILT_IN) or not idle else 1
     kinds = ", ".join(f"{kind} {n}" for kind, n in validator.kinds.most_common())
     shown = sum(met for _, met in validator.listed.values())
     print(f"{bad} rows with faults ({kinds}); {shown} of them are listed above")

@@ -54,10 +54,13 @@ INSTRUCTION = (
     " or nothing definite is asked, say what is wrong and end with \\boxed{No solution}.\n\n"
     "Problem:\n"
 )
+# Of the letters and digits alone: boxes write the words with and without spaces, in any markup.
 _UNSOLVABLE = re.compile(
-    r"(?:there\s?is\s?)?no\s?solutions?(?:exists?)?|unsolvable|cannot\s?be\s?solved", re.IGNORECASE
+    r"(?:th(?:is|e)problem)?(?:has|there(?:is|are|exists?))?no(?:valid)?solutions?"
+    r"(?:exists?|found|(?:is)?possible)?"
+    r"|(?:th(?:is|e)problem)?(?:is)?(?:unsolvable|notsolvable|can(?:not|t)besolved)"
 )
-_MARKUP = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\b|[{}$.\\~]")
+_MARKUP = re.compile(r"\\(?:text|math)[a-z]*|\\q?quad|[\W_]")
 _COUNTS = ("solutions", "solvable", "unsolvable", "agreeing", "matching")
 _ANSWER = {"answer": pa.string(), "answer_matches": pa.bool_()}
 FIELDS = {
@@ -88,7 +91,7 @@ class Votes:
 
 def says_unsolvable(answer: str) -> bool:
     """Return whether the content of a box says that no solution exists."""
-    return _UNSOLVABLE.fullmatch(_MARKUP.sub(" ", answer).strip()) is not None
+    return _UNSOLVABLE.fullmatch(_MARKUP.sub("", answer).casefold()) is not None
 
 
 def tally_votes(

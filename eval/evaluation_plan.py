@@ -6,13 +6,15 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from eval.prompting import FewShot, Shown, read_few_shot, show
 from eval.results import Key
+from eval.rl_file import SUFFIXES, read_rl_tasks
 from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
-from prime_ext.tasks.benchmark_task import BenchmarkProblem, Decoding, Task
+from prime_ext.tasks.benchmark_task import BenchmarkProblem, BenchmarkSource, Decoding, Task
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
@@ -93,10 +95,19 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
     shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
     planned = []
-    for task in choose_tasks(options.tasks):
+    files = [name for name in options.tasks if name.endswith(SUFFIXES)]
+    if files and options.split is not None:
+        raise RunError(f"--split does not go with {files[0]}, all of whose rows are evaluated")
+    named = choose_tasks([name for name in options.tasks if name not in files])
+    tasks: list[tuple[Task, dict[str, BenchmarkProblem] | None]] = [(task, None) for task in named]
+    tasks += [one for name in dict.fromkeys(files) for one in read_rl_tasks(Path(name))]
+    for task, loaded in tasks:
+        if [one.name for one in planned].count(task.name):
+            raise RunError(f"two tasks are called {task.name}; evaluate them one after the other")
         name, decoding = choose_decoding(task, options.decoding, read_changes(options))
         try:
-            loaded = load_problems(task, options.data, options.split)
+            if loaded is None:
+                loaded = load_problems(task, options.data, options.split)
         except SourceError as error:
             if not options.skip_missing:
                 raise
@@ -109,7 +120,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
         }
         one = Planned(
             task=task,
-            split=options.split or choose_default_split(task, local=options.data is not None),
+            split=_name_split(task, options),
             problems=problems,
             prompt_name=options.prompt,
             shown=shown,
@@ -123,6 +134,13 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
     if not planned:
         raise RunError("there are no data for any of the tasks")
     return planned
+
+
+def _name_split(task: Task, options: argparse.Namespace) -> str:
+    """Return the split of a task that is evaluated; ``all`` for a file of rows."""
+    if task.source == BenchmarkSource():
+        return "all"
+    return options.split or choose_default_split(task, local=options.data is not None)
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:

@@ -56,3 +56,13 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
             )
             pairs.append((f"{prefix}{name}", shown))
     return pairs
+
+
+def align_columns(table: Sequence[Sequence[str]]) -> str:
+    """Return rows for a terminal, with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in table
+    )
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge the responses of a run again, and measure again, without a model and without the data.
+"""Judge responses without a model: those of a run again, or of a file that was made elsewhere.
 
     python -m eval.grade --run outputs/eval/MODEL
+    python -m eval.grade --input answers.jsonl --data-source math500
 
-The verdicts of a task are replaced when all of its new ones are there; the command prints how many
-changed.
+The verdicts of a task of a run are replaced when all of its new ones are there; the command prints
+how many changed.
+
+A file has a response a row: gold, response (the complete text) or answer (what was found in it),
+and data_source, which selects the verifier, unless --data-source does. Rows with the same problem
+(or question, prompt, id) are responses to one problem. Formats are JSON Lines, JSON, CSV and
+parquet. FILE.graded.jsonl gets the rows with verdict, score, extracted, grader_failure, detail.
 """
 
 import argparse
@@ -13,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.evaluation_plan import choose_ks
+from eval.grade_file import grade_file, verdict_table
 from eval.results import (
     PROBLEMS,
     RESPONSES,
@@ -29,6 +35,7 @@ from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.modules import add_modules_argument, import_modules
+from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
@@ -80,7 +87,6 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     new = LineFile(unfinished, get_key, SAMPLE_FIELDS, keys)
     seconds = grade(folder.name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
-    task["ks"] = choose_ks(task["metrics"], n, None)
     task |= measure(
         task["grader"],
         n,
@@ -101,11 +107,26 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--run", type=Path, required=True, help="folder of eval.run")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--run", type=Path, help="folder of eval.run")
+    what.add_argument("--input", type=Path, metavar="FILE", help="rows with gold and response")
+    parser.add_argument(
+        "--data-source", metavar="NAME", help="of all rows of --input, such as math500"
+    )
     add_modules_argument(parser)
     options = parser.parse_args(words)
-    folder = options.run
     import_modules(options.modules)
+    if options.input is not None:
+        output, stored, verdicts = grade_file(options.input, options.data_source)
+        if options.modules:
+            for line in find_idle_verifiers(one.data_source for one in stored):
+                print(line, file=sys.stderr)
+        print(verdict_table(stored, verdicts))
+        print(f"every response and verdict: {output}")
+        return 0
+    if options.data_source is not None:
+        parser.error("--data-source goes with --input; a run knows its own")
+    folder = options.run
     results, changed = regrade(folder)
     for name, number in changed.items():
         print(f"{name}: {number} verdicts are not what they were")

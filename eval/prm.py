@@ -5,10 +5,11 @@ r"""Evaluate a process reward model (PRM).
     python -m eval.prm prmbench --model PRM --data FILE --output results/prmbench
     python -m eval.prm best-of-n --model PRM --input candidates.jsonl --output results/bon
 
-PRMs are implicit (a causal language model and its reference; `--reference none` scores without one)
-or token classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models that
-prime_ext has exported, online and offline ones, reference, coefficient and format of the steps come
-from prime_ext_prm.json next to the weights.
+PRMs are implicit (a causal language model and its reference; `--reference none` scores without),
+token classifiers (`--scorer classifier`, as TRL's PRM trainer makes them) or step reward models of
+`prime_ext.step_rm.train`, which are recognized by their prime_ext_step_rm.json. For implicit models
+that prime_ext has exported, online and offline ones, reference, coefficient and format of the steps
+come from prime_ext_prm.json next to the weights.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet)
 from a folder, or from the hub with `--data Qwen/ProcessBench`; prmbench its .jsonl or parquet file,
@@ -23,7 +24,9 @@ scores.jsonl. The same command goes on where it was interrupted; no response is 
 
 import argparse
 import json
+import math
 import random
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,12 +48,15 @@ from eval.prm_scorers import (
     ClassifierScorer,
     ImplicitScorer,
     LogProbModel,
+    StepRMScorer,
     model_identity,
     score_all,
 )
+from prime_ext.config.checks import unescape
 from prime_ext.generate.local_model import catch_loading_errors
 from prime_ext.generate.prm_description import read_description, versions
-from prime_ext.step_rm.scorers.local import device_and_dtype
+from prime_ext.step_rm.description import FILE as STEP_RM_FILE
+from prime_ext.step_rm.scorers.local import StepClassifier, device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.utils.hub import use_cache_without_hub
@@ -58,6 +64,7 @@ from prime_ext.utils.run_store import Row, RunError, command, run_folder
 from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
 from prime_ext.verifiers.math import STYLES
 
+SCORERS = ("implicit", "classifier", "step_rm")
 # Released implicit PRMs (ImplicitPRM, EurusPRM) are scored with it, whatever their training's.
 DEFAULT_COEFFICIENT = 0.001
 
@@ -72,7 +79,11 @@ def parser() -> argparse.ArgumentParser:
     add = common.add_argument
     add("--model", required=True, help="the PRM: a folder or a name on the hub")
     add("--output", required=True, type=Path, help="folder of the results")
-    add("--scorer", default="implicit", choices=("implicit", "classifier"))
+    add(
+        "--scorer",
+        choices=SCORERS,
+        help="default: step_rm for a step reward model of prime_ext, else implicit",
+    )
     add(
         "--reference",
         help="reference of an implicit PRM, or none; default: what it was trained with",
@@ -87,9 +98,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--step-prefix",
+        type=unescape,
         help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}",
     )
-    add("--step-separator", help=f"between steps; default: of the training, or {STEP_SEPARATOR!r}")
+    between = f"between steps; default: of the training, or {STEP_SEPARATOR!r}"
+    add("--step-separator", type=unescape, help=between)
     add(
         "--layout",
         default="plain",
@@ -98,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--separator",
+        type=unescape,
         default="\n",
         help=r"text after each step of a classifier (default: a line break, as TRL)",
     )
@@ -151,21 +165,22 @@ def parser() -> argparse.ArgumentParser:
 
 def load_scorer(
     arguments: argparse.Namespace, description: Row
-) -> ImplicitScorer | ClassifierScorer:
+) -> ImplicitScorer | ClassifierScorer | StepRMScorer:
     """Load the PRM on its device. Raises ``RunError``."""
     from transformers import AutoConfig, AutoTokenizer
 
     remote = arguments.trust_remote_code
+    if arguments.scorer == "step_rm":
+        options = {"device": arguments.device, "dtype": arguments.dtype}
+        with catch_loading_errors(arguments.model):
+            model = StepClassifier(arguments.model, trust_remote_code=remote, **options)
+        return StepRMScorer(model, arguments.batch_tokens)
     if arguments.scorer == "classifier":
         reading = (arguments.layout, arguments.separator, arguments.answer_tokens)
-        options = (
-            arguments.device,
-            arguments.dtype,
-            remote,
-            arguments.positive_label,
-            arguments.max_length,
-        )
-        return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
+        places = (arguments.device, arguments.dtype, remote)
+        options = (*places, arguments.positive_label, arguments.max_length)
+        with catch_loading_errors(arguments.model):
+            return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     use_cache_without_hub(arguments.model)
     with catch_loading_errors(arguments.model):
@@ -192,13 +207,33 @@ def complete(arguments: argparse.Namespace) -> Row:
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
             raise RunError(f"--{name.replace('_', '-')} {value} is too small")
+    coefficient = arguments.coefficient
+    if coefficient is not None and not 0 < coefficient < math.inf:
+        raise RunError(f"--coefficient {coefficient} must be above 0")
+    try:
+        re.compile(getattr(arguments, "steps_end", ""))
+    except re.error as error:
+        raise RunError(
+            f"--steps-end {arguments.steps_end!r} is not a regular expression: {error}"
+        ) from error
+    is_step_rm = (Path(arguments.model) / STEP_RM_FILE).is_file()
+    if arguments.scorer is None:
+        arguments.scorer = "step_rm" if is_step_rm else "implicit"
+    if is_step_rm != (arguments.scorer == "step_rm"):
+        what = "is" if is_step_rm else "is not"
+        raise RunError(
+            f"{arguments.model} {what} a step reward model of prime_ext, so --scorer"
+            f" {arguments.scorer} cannot read it"
+        )
+    if is_step_rm and arguments.max_length is not None:
+        raise RunError("--max-length has no effect on a step reward model, which has its own")
     if getattr(arguments, "threshold", 0.0) is None:
-        arguments.threshold = 0.5 if arguments.scorer == "classifier" else 0.0
+        arguments.threshold = 0.0 if arguments.scorer == "implicit" else 0.5
     description = read_description(arguments.model)
     for name, default in (("step_prefix", STEP_PREFIX), ("step_separator", STEP_SEPARATOR)):
         if getattr(arguments, name) is None:
             setattr(arguments, name, description.get(name, default))
-    if arguments.scorer == "classifier":
+    if arguments.scorer != "implicit":
         arguments.reference = arguments.coefficient = None
         return description
     if arguments.reference is None:

@@ -3,14 +3,25 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from prime_ext.tasks.cells import read_cell
-from prime_ext.utils.rows import BadRow, read_rows
+from prime_ext.utils.fields import (
+    Row,
+    check_text,
+    check_whole,
+    get_field,
+    get_list,
+    get_prompt,
+    get_texts,
+    parse_numbered,
+    parse_rows,
+    show_value,
+)
+from prime_ext.utils.rows import BadRow, hub_rows, read_source
 from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
 from prime_ext.verifiers.math import MathVerifier
@@ -20,8 +31,10 @@ from prime_ext.verifiers.math.normalize import normalize
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"
 PRMBENCH = "hitsmy/PRMBench_Preview"
-# Of PRMBench's steps, which are numbered in their texts.
-_STEP_NUMBER = re.compile(r"^(?:step\s*)?\d+\.\s*", re.IGNORECASE)
+_PRMBENCH_NAMES = ("idx", "classification")
+# Of PRMBench's steps, which are numbered in their texts; 3.5 is not a number of a step.
+_STEP_NUMBER = re.compile(r"^(?:step\s*)?\d+\.(?!\d)\s*", re.IGNORECASE)
+Numbered = Iterator[tuple[int, Row | BadRow]]
 
 
 @dataclass(frozen=True)
@@ -67,17 +80,15 @@ class LabeledProblem:
     answers: list[str | None]
 
 
-def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
-    """Read ``<data>/<split>.json`` (or .jsonl, .parquet); without such a folder, the hub."""
+def _processbench_rows(data: str, split: str) -> tuple[str, Numbered]:
+    """Return a name and the rows of ``<data>/<split>.json`` (or .jsonl, .parquet), or the hub's."""
     if not Path(data).is_dir():
         if data != PROCESSBENCH:
             raise RunError(
                 f"{data} is not a folder; give one with gsm8k.json and so on, or {PROCESSBENCH} for"
                 " the hub"
             )
-        import datasets
-
-        return iter(datasets.load_dataset(PROCESSBENCH, split=split))
+        return f"{data} split {split}", hub_rows(PROCESSBENCH, None, split)
     paths = [
         path
         for suffix in ("json", "jsonl", "parquet")
@@ -87,7 +98,7 @@ def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
         raise RunError(
             f"{data} has no {split}.json, {split}.jsonl or {split}.parquet; --splits chooses others"
         )
-    return read_rows(paths[0])
+    return str(paths[0]), read_source(paths[0])
 
 
 def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
@@ -96,28 +107,26 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
     ``RunError`` or ``SourceError``: the file does not exist, or a row is not in the format of
     ProcessBench.
     """
-    items = []
-    for number, row in enumerate(_processbench_rows(data, split), start=1):
-        where = f"{data} split {split} row {number}"
-        problem, steps, label = (
-            _field(row, (name,), where) for name in ("problem", "steps", "label")
-        )
-        if not steps or not -1 <= label < len(steps):
-            raise RunError(f"{where}: label {label} does not fit {len(steps)} steps")
+
+    def parse(row: Row) -> tuple[Any, int, LabeledResponse]:
+        steps = get_texts(row, "steps", may_be_empty=True)
+        _, label = get_field(row, "label")
+        check_whole(label, "label", -1, len(steps) - 1)
         text, ends = join_steps(steps, prefix, separator)
-        name = str(row.get("id", f"{split}-{number - 1}"))
-        items.append(
-            ProcessBenchItem(name, split, label, LabeledResponse(problem, text, ends, tuple(steps)))
-        )
-    return items
+        response = LabeledResponse(get_prompt(row, "problem"), text, ends, tuple(steps))
+        return row.get("id"), label, response
+
+    where, rows = _processbench_rows(data, split)
+    return [
+        ProcessBenchItem(f"{split}-{place}" if name is None else str(name), split, label, response)
+        for place, (_, (name, label, response)) in enumerate(parse_numbered(rows, parse, where))
+    ]
 
 
-def _prmbench_rows(data: str) -> Iterator[Mapping[str, Any]]:
-    """Read a file, all files of a folder, or the set on the hub."""
+def _prmbench_rows(data: str) -> list[tuple[str, Numbered]]:
+    """Return names and rows of a file, of all files of a folder, or of the set on the hub."""
     if data == PRMBENCH and not Path(data).exists():
-        import datasets
-
-        return iter(datasets.load_dataset(PRMBENCH, split="train"))
+        return [(data, hub_rows(PRMBENCH, None, "train"))]
     path = Path(data)
     files = (
         sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}"))
@@ -128,7 +137,7 @@ def _prmbench_rows(data: str) -> Iterator[Mapping[str, Any]]:
         raise RunError(
             f"{data} is neither a file nor a folder with .jsonl or .parquet files, nor {PRMBENCH}"
         )
-    return chain.from_iterable(map(read_rows, files))
+    return [(str(file), read_source(file)) for file in files]
 
 
 def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
@@ -138,36 +147,28 @@ def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
     effect, there as here. Raises ``RunError`` or ``SourceError``: the file does not exist, or a row
     is not in the format of PRMBench.
     """
-    items: dict[str, PrmBenchItem] = {}
-    names = ("idx", "classification", "modified_question", "modified_process", "error_steps")
-    for number, row in enumerate(_prmbench_rows(data), start=1):
-        where = f"{data} row {number}"
-        index, kind, question, steps, wrong = (_field(row, (name,), where) for name in names)
-        if (
-            not isinstance(steps, list)
-            or not steps
-            or not all(isinstance(step, str) for step in steps)
-        ):
-            raise RunError(
-                f"{where}: modified_process must be a list of texts, not empty, got"
-                f" {str(steps)[:60]!r}"
-            )
-        if not isinstance(wrong, list) or not all(
-            isinstance(step, int) and step > 0 for step in wrong
-        ):
-            raise RunError(
-                f"{where}: error_steps must be a list of numbers from 1 on, got {str(wrong)[:60]!r}"
-            )
-        steps = [_STEP_NUMBER.sub("", step.strip(), count=1) for step in steps]
+
+    def parse(row: Row) -> PrmBenchItem:
+        index, kind = (read_cell(get_field(row, name)[1], name) for name in _PRMBENCH_NAMES)
+        question = get_prompt(row, "modified_question")
+        steps = [
+            _STEP_NUMBER.sub("", step.strip(), count=1)
+            for step in get_texts(row, "modified_process", may_be_empty=True)
+        ]
+        _, wrong = get_field(row, "error_steps")
+        if not isinstance(wrong, list):
+            raise BadRow(f"error_steps must be a list, got {show_value(wrong)}")
+        for number in wrong:
+            check_whole(number, "error_steps: each", 1)
         text, ends = join_steps(steps, prefix, separator)
         right = tuple(step not in wrong for step in range(1, len(steps) + 1))
-        name = f"{kind}_{index}"
-        items.setdefault(
-            name,
-            PrmBenchItem(name, kind, right, LabeledResponse(question, text, ends, tuple(steps))),
-        )
-    if not items:
-        raise RunError(f"{data} has no rows")
+        response = LabeledResponse(question, text, ends, tuple(steps))
+        return PrmBenchItem(f"{kind}_{index}", kind, right, response)
+
+    items: dict[str, PrmBenchItem] = {}
+    for where, rows in _prmbench_rows(data):
+        for _, item in parse_numbered(rows, parse, where):
+            items.setdefault(item.id, item)
     return list(items.values())
 
 
@@ -185,27 +186,6 @@ def split_response(text: str, pattern: str) -> tuple[tuple[str, ...], tuple[int,
     return tuple(steps), tuple(ends)
 
 
-def _field(row: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
-    for name in names:
-        if name in row:
-            return row[name]
-    raise RunError(f"{where}: no field {' or '.join(map(repr, names))}; it has {sorted(row)}")
-
-
-def _list(
-    row: Mapping[str, Any], names: Sequence[str], where: str, length: int | None = None
-) -> list[Any]:
-    """Return a list of a row, with one value for each of ``length`` responses."""
-    values = _field(row, names, where)
-    if not isinstance(values, list) or not values:
-        raise RunError(
-            f"{where}: {names[0]} must be a list that is not empty, got {str(values)[:60]!r}"
-        )
-    if length is not None and len(values) != length:
-        raise RunError(f"{where}: {names[0]} must have one value for each of {length} responses")
-    return values
-
-
 def read_problems(
     path: Path, pattern: str, prefix: str, separator: str, style: str
 ) -> list[LabeledProblem]:
@@ -213,77 +193,75 @@ def read_problems(
 
     ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and
     ``separator`` join lists of steps, and ``style`` is that of the answers
-    (:mod:`prime_ext.verifiers.math.answer_extraction`). Raises ``RunError`` or ``SourceError``: the
-    file cannot be read, a row does not fit, or only some rows have labels.
+    (:mod:`prime_ext.verifiers.math.answer_extraction`). Raises ``SourceError``: the file cannot be
+    read, a row does not fit, an id repeats, or only some rows have labels.
     """
-    problems = []
-    for number, row in enumerate(read_rows(path), start=1):
-        where = f"{path} row {number}"
-        prompt = _field(row, ("prompt", "problem"), where)
-        responses = []
-        for place, value in enumerate(_list(row, ("completions", "responses"), where), start=1):
-            if (
-                isinstance(value, list)
-                and value
-                and all(isinstance(step, str) and step.strip() for step in value)
-            ):
-                text, ends = join_steps(value, prefix, separator)
-                responses.append(LabeledResponse(prompt, text, ends, tuple(value)))
-            elif isinstance(value, str) and value.strip():
-                steps, ends = split_response(value, pattern)
-                responses.append(LabeledResponse(prompt, value, ends, steps))
-            else:
-                raise RunError(
-                    f"{where}: response {place} must be a text or a list of steps, and not empty"
-                )
-        correct = (
-            _correctness(row, responses, where, style)
-            if "correctness" in row or "gold" in row
-            else None
-        )
-        if problems and (correct is None) != (problems[0].correct is None):
-            raise RunError(f"{where}: correctness or gold must be in all rows or in none")
-        answers = _answers(row, responses, correct or [False] * len(responses), where, style)
-        problems.append(LabeledProblem(str(row.get("id", number - 1)), responses, correct, answers))
-    if not problems:
-        raise RunError(f"{path} has no rows")
-    return problems
+    problems: dict[str, LabeledProblem] = {}
+    labeled = None
+
+    def parse(row: Row) -> LabeledProblem:
+        nonlocal labeled
+        prompt = get_prompt(row, "prompt", "problem")
+        responses = [
+            _read_candidate(value, f"response {place}", prompt, pattern, prefix, separator)
+            for place, value in enumerate(get_list(row, "completions", "responses"), start=1)
+        ]
+        has_labels = "correctness" in row or "gold" in row
+        labeled = has_labels if labeled is None else labeled
+        if has_labels != labeled:
+            raise BadRow("correctness or gold must be in all rows or in none")
+        correct = _correctness(row, responses, style) if has_labels else None
+        answers = _answers(row, responses, correct or [False] * len(responses), style)
+        name = str(len(problems) if row.get("id") is None else row["id"])
+        if name in problems:
+            raise BadRow(f"the id {name!r} is there a second time")
+        return LabeledProblem(name, responses, correct, answers)
+
+    for _, problem in parse_rows(path, parse):
+        problems[problem.id] = problem
+    return list(problems.values())
 
 
-def _correctness(
-    row: Mapping[str, Any], responses: list[LabeledResponse], where: str, style: str
-) -> list[bool]:
+def _read_candidate(
+    value: Any, name: str, prompt: Prompt, pattern: str, prefix: str, separator: str
+) -> LabeledResponse:
+    """Read a response, a text or a list of steps. Raises BadRow."""
+    if isinstance(value, list) and value:
+        steps = [check_text(step, f"{name}: step {number}") for number, step in enumerate(value, 1)]
+        text, ends = join_steps(steps, prefix, separator)
+        return LabeledResponse(prompt, text, ends, tuple(steps))
+    if not isinstance(value, str) or not value.strip():
+        raise BadRow(f"{name} must be a text or a list of steps, and not empty")
+    found, ends = split_response(value, pattern)
+    return LabeledResponse(prompt, value, ends, found)
+
+
+def _correctness(row: Row, responses: list[LabeledResponse], style: str) -> list[bool]:
     if "correctness" in row:
-        values = _list(row, ("correctness",), where, len(responses))
+        values = get_list(row, "correctness", length=len(responses))
         if wrong := [value for value in values if value not in (0, 1)]:
-            raise RunError(f"{where}: correctness must be 0 or 1, got {wrong[0]!r}")
+            raise BadRow(f"correctness must be 0 or 1, got {show_value(wrong[0])}")
         return [bool(value) for value in values]
-    try:
-        gold = read_cell(row["gold"], "gold")
-    except BadRow as error:
-        raise RunError(f"{where}: {error}") from error
+    gold = read_cell(row["gold"], "gold")
     verdicts = MathVerifier().verify_batch([(r.text, gold) for r in responses], extraction=style)
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)
     if failed is not None:
-        raise RunError(
-            f"{where}: a response could not be graded ({failed.detail}); give correctness"
-        )
+        raise BadRow(f"a response could not be graded ({failed.detail}); give correctness")
     return [verdict.score == 1.0 for verdict in verdicts]
 
 
 def _answers(
-    row: Mapping[str, Any],
-    responses: list[LabeledResponse],
-    correct: list[bool],
-    where: str,
-    style: str,
+    row: Row, responses: list[LabeledResponse], correct: list[bool], style: str
 ) -> list[str | None]:
     if "answers" in row:
-        given = _list(row, ("answers",), where, len(responses))
+        given = [
+            None if value is None else read_cell(value, f"answers {place}")
+            for place, value in enumerate(get_list(row, "answers", length=len(responses)), start=1)
+        ]
     else:
         given = [extract_answer(response.text, style) for response in responses]
     # All correct candidates vote for the same answer, however they write it.
     return [
-        json.dumps("correct") if right else None if answer is None else normalize(str(answer))
+        json.dumps("correct") if right else None if answer is None else normalize(answer)
         for answer, right in zip(given, correct, strict=True)
     ]

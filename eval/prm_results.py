@@ -56,11 +56,13 @@ DIMENSIONS = {
     "sensitivity": {"missing_condition": "PS", "deception": "DR", "multi_solutions": "MS"},
 }
 TITLES = {"processbench": "ProcessBench", "prmbench": "PRMBench", "best-of-n": "Best of N"}
+_OF_PROBABILITIES = ("min", "mean", "last", "product")
 # The scores that are printed, all others being in the report; the first chooses. An implicit PRM is
 # trained on its sum.
 SHOWN = {
     "implicit": ("sum of step", "mean of step", "min of step", "min of prefix"),
-    "classifier": ("min", "mean", "last", "product"),
+    "classifier": _OF_PROBABILITIES,
+    "step_rm": _OF_PROBABILITIES,
 }
 
 
@@ -183,7 +185,7 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
     classifiers give.
     """
     aggregations = [
-        how for how in AGGREGATIONS if how != "product" or arguments.scorer == "classifier"
+        how for how in AGGREGATIONS if how != "product" or arguments.scorer != "implicit"
     ]
     kinds = {"": ("", True)}
     if arguments.scorer == "implicit":

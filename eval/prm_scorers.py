@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step scores by implicit PRMs and by token-classification PRMs, with transformers.
+"""Step scores by implicit PRMs, token classifiers and step reward models, with transformers.
 
 Results are kept raw (sums of log-ratios, probabilities), so that every score made of them is free
 afterwards.
@@ -7,7 +7,9 @@ afterwards.
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ from tqdm import tqdm
 from eval.prm_data import LabeledResponse
 from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.step_rm.scorers.local import length_buckets, pad_inputs
+from prime_ext.step_rm.description import Input
+from prime_ext.step_rm.scorers.local import StepClassifier, length_buckets, pad_inputs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.run_store import LineFile, Row, RunError
-from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
+from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, wrap_prompt
 
 SCORE_KINDS = ("prefix", "step")
 LAYOUTS = ("chat", "plain")
@@ -154,12 +157,50 @@ class ClassifierScorer:
         return [{"probability": values} for values in self.model.score_inputs(batch)]
 
 
+class StepRMScorer:
+    """Scorer with a step reward model of prime_ext: the probability of the label 1 of each step.
+
+    The model reads one input for each step, so a response is never too long; the ids of a response
+    are those of its inputs, one after the other.
+    """
+
+    max_length = math.inf
+
+    def __init__(self, model: StepClassifier, batch_tokens: int):
+        self.model = model
+        self.batch_tokens = batch_tokens
+
+    def tokens(self, response: LabeledResponse) -> TokenizedSteps:
+        question = "\n".join(
+            message["content"]
+            for message in wrap_prompt(response.prompt)
+            if message["role"] == "user"
+        )
+        [inputs] = self.model.encoder.encode_chains([(question, response.steps)])
+        ends = accumulate(map(len, inputs))
+        ids = [token for one in inputs for token in one.ids]
+        return TokenizedSteps(ids, 0, tuple(end - 1 for end in ends))
+
+    def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
+        """Return ``probability`` of each step."""
+        read = [
+            [Input(tuple(row.ids[a:b])) for a, b in pairwise([0, *(end + 1 for end in row.ends)])]
+            for row in batch
+        ]
+        known: dict[Input, float] = {}
+        distinct = list({one for inputs in read for one in inputs})
+        for part in length_buckets(distinct, self.batch_tokens):
+            for one, (value,) in zip(part, self.model.score_inputs(part), strict=True):
+                known[one] = value
+        return [{"probability": [known[one] for one in inputs]} for inputs in read]
+
+
 def step_scores(
     result: Row, kind: str, coefficient: float | None, with_reference: bool = True
 ) -> list[float] | None:
     """Return scores of the steps from a scorer's result, None if it was too long.
 
-    Those of a classifier are its probabilities, those of an implicit PRM, by ``kind``:
+    Those of classifiers are their probabilities, those of an implicit PRM, by ``kind``:
 
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
     * ``step``: coefficient * sum of q in the step.
@@ -189,7 +230,7 @@ def _key(row: TokenizedSteps) -> str:
 
 
 def score_all(
-    scorer: ImplicitScorer | ClassifierScorer,
+    scorer: ImplicitScorer | ClassifierScorer | StepRMScorer,
     rows: Sequence[TokenizedSteps],
     path: Path,
     batch_tokens: int,

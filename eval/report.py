@@ -7,13 +7,12 @@ python -m eval.report RUN [RUN ...] --table pspo     print the table of PSPO, wi
 """
 
 import argparse
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
+from eval.formats import NONE, align_columns, flatten, interval, number, percent, score, show_prompt
 from eval.published import (
     PAPERS,
     find_best_published,
@@ -62,13 +61,7 @@ def report_page(run: FinishedRun) -> Page:
 
 def summary_table(run: FinishedRun) -> str:
     """Return the summary of a run for a terminal."""
-    table = [_SUMMARY, *_summary(run)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in table
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    return align_columns([_SUMMARY, *_summary(run)])
 
 
 def _summary(run: FinishedRun) -> list[list[str]]:
@@ -125,12 +118,13 @@ def _add_task(page: Page, task: TaskRun) -> None:
             for value, own in known.items()
         ]
         page.table([name, *_ESTIMATE, "problems"], rows)
-    judged = [[one for one in own if one is not None] for own in task.scores]
-    means = [statistics.fmean(own) for own in judged if own]
-    never = means.count(0.0)
-    always = means.count(1.0)
+    # A program that passes some of its tests has a score, and does not solve its problem.
+    judged = [[one == 1 for one in own if one is not None] for own in task.scores]
+    solved = [sum(own) / len(own) for own in judged if own]
+    never = solved.count(0.0)
+    always = solved.count(1.0)
     page.text(
-        f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,}"
+        f"Problems: {never:,} never solved, {len(solved) - never - always:,} sometimes, {always:,}"
         " always."
     )
     if entry["notes"]:

@@ -6,6 +6,7 @@
     python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
     python -m eval.run --model MODEL --tasks math500 --show-prompt
     python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
+    python -m eval.run --model MODEL --tasks data/mine/test.parquet --output ...
     python -m eval.run --list
 
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
@@ -42,10 +43,11 @@ from eval.results import (
 )
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
-from prime_ext.config.checks import SettingsError
+from prime_ext.config.checks import SettingsError, unescape
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
+from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
@@ -76,7 +78,10 @@ def parser() -> argparse.ArgumentParser:
     )
     measured = top.add_argument_group("what is measured")
     add = measured.add_argument
-    names = f"names, reasoning_gym:TASK, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
+    names = (
+        "names, reasoning_gym:TASK, files of tasks (.yaml) or of RL rows (.parquet, .jsonl), or"
+        f" {', '.join([*GROUPS, ALL])}"
+    )
     add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
     add_modules_argument(measured)
     add("--list", action="store_true", help="list all tasks and end")
@@ -106,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-new-tokens", type=_COUNT)
     add(
         "--stop",
+        type=unescape,
         action="append",
         default=[],
         metavar="TEXT",
@@ -306,6 +312,9 @@ def main(
     backend = None
     try:
         planned = plan_tasks(options)
+        if options.modules:
+            for line in find_idle_verifiers(one.task.data_source for one in planned):
+                print(line, file=sys.stderr)
         backend = open_backend(options)
         if options.show_prompt is not None:
             show_prompts(planned, backend, options.show_prompt)

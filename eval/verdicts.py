@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -15,9 +16,10 @@ from eval.evaluation_plan import Planned
 from eval.results import PROBLEMS, Key, get_key
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, RunError
-from prime_ext.verifiers import Verdict
+from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.sandbox.client import SandboxUnavailable
-from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
+from prime_ext.verifiers.sources import TaskVerifier, ask_verifier, make_task_verifier
+from prime_ext.verifiers.verdict import grader_failed
 
 CONCURRENCY = 64
 # Characters of a gold answer that the verdicts show as it is.
@@ -76,6 +78,29 @@ def make_verifier(grader: str) -> TaskVerifier:
         ) from error
 
 
+async def ask(
+    verifier: TaskVerifier, response: str, gold: str, options: Mapping[str, Any]
+) -> Verdict:
+    """Return the verdict on a response; an exception of the verifier is a failure of the grader."""
+    started = time.perf_counter()
+    try:
+        return await ask_verifier(verifier, response, gold, options)
+    except Exception as error:
+        detail = f"{type(error).__name__}: {error}"[:500]
+        return grader_failed(Outcome.ERROR, None, time.perf_counter() - started, detail)
+
+
+def verdict_fields(verdict: Verdict) -> Row:
+    """Return a verdict as fields of a line."""
+    return {
+        "verdict": str(verdict.outcome),
+        "score": verdict.score,
+        "extracted": verdict.extracted,
+        "grader_failure": verdict.grader_failure,
+        "detail": verdict.detail,
+    }
+
+
 def grade(
     name: str,
     verifier: TaskVerifier,
@@ -105,9 +130,7 @@ def grade(
         nonlocal failures
         for response in waiting:
             problem = problems[response["problem"]]
-            verdict = await verifier.averify(
-                response["text"], problem["gold"], **problem["options"]
-            )
+            verdict = await ask(verifier, response["text"], problem["gold"], problem["options"])
             samples.append(_sample(problem, response, verdict))
             failures += verdict.grader_failure
             bar.update()
@@ -138,11 +161,7 @@ def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
         "prompt": problem["prompt"],
         "response": response["text"],
         "gold": shorten_gold(problem["gold"]),
-        "verdict": str(verdict.outcome),
-        "score": verdict.score,
-        "extracted": verdict.extracted,
-        "grader_failure": verdict.grader_failure,
-        "detail": verdict.detail,
+        **verdict_fields(verdict),
         "tokens": response["tokens"],
         "prompt_tokens": response["prompt_tokens"],
         "truncated": response["finish"] == "length",

@@ -25,7 +25,18 @@ T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid")
 
 Switch = StrictBool
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def unescape(text: str) -> str:
+    r"""Replace ``\n``, ``\t`` and ``\\``, which a shell leaves as two characters."""
+    return re.sub(r"\\([nt\\])", lambda match: _ESCAPES[match[1]], text)
+
+
 Text = Annotated[str, Field(strict=True, min_length=1)]
+# Of separators, which users write in a shell.
+Escaped = Annotated[str, Field(strict=True), AfterValidator(unescape)]
+EscapedText = Annotated[Text, AfterValidator(unescape)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]

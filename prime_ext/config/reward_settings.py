@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import (
     STRICT,
+    EscapedText,
     Positive,
     PositiveOrZero,
     Share,
@@ -284,9 +285,9 @@ class StepSettings:
 
     splitter: TextSplitter | None = None
     pattern: Annotated[Text, AfterValidator(_compiles)] | None = None
-    delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None = (
-        None
-    )
+    delimiters: (
+        Annotated[tuple[EscapedText, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None
+    ) = None
 
     @property
     def name(self) -> str:

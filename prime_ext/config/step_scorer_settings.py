@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from prime_ext.config.checks import (
     STRICT,
     Count,
+    Escaped,
     Positive,
     PositiveOrZero,
     SettingsError,
@@ -66,7 +67,7 @@ class TokenClassifierSettings(_NodeScorer):
     """A model there that reads a response at once (``step_scorer=token_classification``)."""
 
     kind: Literal["token_classification"]
-    separator: str
+    separator: Escaped
     layout: Literal["plain", "chat"]
     answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None
 

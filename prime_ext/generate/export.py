@@ -7,12 +7,14 @@ CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, o
 with ``latest_checkpointed_iteration.txt``. Weights keep their precision without ``--dtype``; verl's
 ``python -m verl.model_merger`` always rounds to bfloat16, and it leaves an adapter next to the base
 weights. A PRM also gets ``prime_ext_prm.json`` (:mod:`prime_ext.generate.prm_description`) with
-reference, beta, and the bias of ``prm.bias``, which the weights do not hold.
+reference, beta, and the bias of ``prm.bias``, which the weights do not hold. README.md is a model
+card with base model, method and settings.
 """
 
 import argparse
 import json
 import logging
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,13 +25,16 @@ import torch
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
+from prime_ext.generate import model_card
 from prime_ext.generate.backend import BackendError
-from prime_ext.generate.prm_description import FILE, prm_description
+from prime_ext.generate.prm_description import FILE, make_relative, model_name, prm_description
 from prime_ext.utils.files import read_json, write_atomically, write_text
 from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import command
 
 TRACKER = "latest_checkpointed_iteration.txt"
+# Of complete checkpoints (prime_ext/run/checkpoint.py).
+MARKER = "prime_ext_complete.json"
 LORA_META = "lora_train_meta.json"
 # What prime_ext/prm/bias.py saves in the folder of the weights.
 BIAS_FILE = "bias.json"
@@ -206,13 +211,73 @@ def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None
     model = build_model(weights, AutoConfig.from_pretrained(ready), lora)
     if (ready / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(ready)
+    run = read_json(folder.parent / FILE) if (folder.parent / FILE).is_file() else {}
+    facts = {
+        "training step": run.get("step", read_step(folder)),
+        "weights": str(dtype or model.dtype).removeprefix("torch."),
+        "LoRA adapter": None if lora is None else f"rank {lora['r']}, merged",
+    }
     described = {}
-    if (folder.parent / FILE).is_file() and folder.name == "prm":
+    if run and folder.name == "prm":
         bias = read_json(folder / BIAS_FILE) if (folder / BIAS_FILE).is_file() else None
-        description = prm_description(read_json(folder.parent / FILE), bias, output)
+        description = prm_description(run, bias, output)
         described[FILE] = json.dumps(description, indent=2) + "\n"
+        described[model_card.FILE] = prm_card(output.name, description, facts)
+    else:
+        described[model_card.FILE] = policy_card(output, run, read_identity(folder.parent), facts)
     tokenizer = AutoTokenizer.from_pretrained(ready)
     write_folder(output, model.to(dtype) if dtype else model, tokenizer, described)
+
+
+def read_step(folder: Path) -> int | None:
+    """Return the step of a checkpoint from the name of its folder, None for another name."""
+    match = re.fullmatch(r"global_step_(\d+)", folder.parent.name)
+    return int(match[1]) if match else None
+
+
+def read_identity(step: Path) -> Mapping[str, Any]:
+    """Return what a complete checkpoint records of its run, empty if it is not known."""
+    return read_json(step / MARKER).get("identity", {}) if (step / MARKER).is_file() else {}
+
+
+def policy_card(
+    output: Path, run: Mapping[str, Any], identity: Mapping[str, Any], facts: Mapping[str, Any]
+) -> str:
+    """Return the card of a policy; ``run`` is the trainer's file on the PRM, if there was one."""
+    # Policy and tokenizer come from one folder, unless the user names another tokenizer.
+    base = identity.get("the tokenizer of", [None])[0]
+    files = str(identity.get("data.train_files", [""])[0]).split(", ")
+    return model_card.build_card(
+        output.name,
+        "A language model trained by reinforcement learning with prime_ext, a plug-in of verl.",
+        None if base is None else make_relative(model_name(base), output),
+        facts={"variant": run.get("variant"), **facts},
+        settings={
+            # Nothing about the machine.
+            "data.train_files": ", ".join(Path(file).name for file in files) or None,
+            **{key: identity[key][0] for key in identity if key.endswith(".seed")},
+        },
+        scores={},
+        load=model_card.LOAD_POLICY,
+        use=model_card.USE_POLICY,
+        tags=["reinforcement-learning"],
+    )
+
+
+def prm_card(title: str, description: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return the card of an implicit PRM that was trained online, from its description."""
+    names = ("loss", "beta", "bias", "reference", "reference_mode", "variant")
+    return model_card.build_card(
+        title,
+        f"{model_card.METHOD_OF_IMPLICIT_PRM} It was trained online with a policy (PRIME).",
+        description["initial_model"],
+        facts=facts,
+        settings={name: description.get(name) for name in names},
+        scores={},
+        load=model_card.load_prm(description["reference"]),
+        use=model_card.USE_PRM,
+        tags=["process-reward-model"],
+    )
 
 
 @command("prime_ext.generate.export")

@@ -8,11 +8,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from prime_ext.utils.files import read_json
+from prime_ext.utils.run_store import RunError, parse_object
 
 # In the folder of an exported PRM; the trainer writes one of this name next to the folders of
 # policy and PRM.
 FILE = "prime_ext_prm.json"
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("beta", "bias"), (int, float)),
+    **dict.fromkeys(("loss", "reference", "step_prefix", "step_separator"), (str,)),
+    **dict.fromkeys(("append_eos", "reference_moves"), (bool,)),
+}
 
 
 def model_name(path: str) -> str:
@@ -26,11 +32,25 @@ def make_relative(model: str, folder: Path) -> str:
 
 
 def read_description(model: str) -> dict[str, Any]:
-    """Read a model's :data:`FILE`, with a loadable reference; return {} for models without it."""
+    """Read a model's :data:`FILE`, with a loadable reference; return {} for models without it.
+
+    Raises ``RunError``: the file is broken, or holds a value of another type.
+    """
     file = Path(model) / FILE
     if not file.is_file():
         return {}
-    description = read_json(file)
+    description = parse_object(file.read_bytes(), str(file))
+    for name, kinds in _TYPES.items():
+        value = description.get(name)
+        if value is not None and (
+            not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        ):
+            wanted = (
+                "a number" if float in kinds else "true or false" if bool in kinds else "a text"
+            )
+            raise RunError(f"{file}: {name} must be {wanted}, got {value!r}")
+    if "beta" in description and not 0 < (description["beta"] or 0) < math.inf:
+        raise RunError(f"{file}: beta must be above 0, got {description['beta']}")
     reference = Path(model, description.get("reference") or "")
     if description.get("reference") and reference.is_dir():
         description["reference"] = str(reference.resolve())

@@ -6,14 +6,15 @@ It works with or without torchrun.
     torchrun --standalone --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL \\
         data.train_files=DATA.parquet
 
-Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks
-configuration and data, and stops before a model is loaded. Exits with 2 and one line when something
-cannot work, and with 130 when interrupted; the same command continues from the last checkpoint.
+Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` makes all checks and
+starts nothing. Exits with 2 and one line when something cannot work, and with 130 when interrupted;
+the same command continues from the last checkpoint.
 """
 
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,22 +27,31 @@ from prime_ext.offline_prm.labeled_responses import (
     prompt_key,
     read_data,
 )
-from prime_ext.offline_prm.offline_settings import OfflineSettings
+from prime_ext.offline_prm.offline_settings import (
+    OfflineSettings,
+    check_contents,
+    check_optimizer,
+    check_warmup,
+)
 from prime_ext.preflight.prm_checks import check_output_layer, check_weights
+from prime_ext.run.checkpoint import MARKER, find_latest
 from prime_ext.run.metrics_file import MetricsFile
 from prime_ext.run.training_runs import (
     METRICS_FILE,
     Checkpoints,
     check_folder,
+    check_folder_is_free,
     checkpoint_step,
+    hold_folder,
     is_first_rank,
     read_settings,
     run_program,
 )
 from prime_ext.step_rm.question_split import pick_split
-from prime_ext.utils.files import digest_files
+from prime_ext.utils.files import digest_files, read_json
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
+from prime_ext.utils.text_tokens import wrap_prompt
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -82,6 +92,8 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
             f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it"
             " to 0"
         )
+    refuse(check_optimizer(config.optim))
+    refuse(check_contents(config.checkpoint))
     weights = check_weights("engine", config.engine)
     refuse([*weights, *check_output_layer("model", config.model, config.engine.strategy)][:1])
     return config, settings
@@ -93,6 +105,15 @@ def load(settings: OfflineSettings) -> tuple[list[PromptGroup], list[PromptGroup
     data = settings.data
     train = read_data(data.train_files, prm)
     validation = read_data(data.val_files, prm)
+    known = {normalize_prompt(group): group for group in train}
+    if shared := [group for group in validation if normalize_prompt(group) in known]:
+        first = shared[0]
+        places = [group.examples[0].where for group in (first, known[normalize_prompt(first)])]
+        raise SourceError(
+            f"{len(shared)} of {len(validation)} prompts of data.val_files are also in"
+            f" data.train_files ({places[0]}, {places[1]}), so they are not held out; remove them,"
+            " or leave out data.val_files and set data.val_fraction"
+        )
     if data.val_fraction:
         # By hash, so that a prompt keeps its side when other rows come or go.
         splits = [
@@ -117,6 +138,12 @@ def load(settings: OfflineSettings) -> tuple[list[PromptGroup], list[PromptGroup
     return train, validation
 
 
+def normalize_prompt(group: PromptGroup) -> str:
+    """Return what prompts share that differ in white space only."""
+    messages = wrap_prompt(group.prompt)
+    return json.dumps([[one["role"], " ".join(one["content"].split())] for one in messages])
+
+
 def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
     labels = [
         example.label for group in train for example in group.examples if example.label is not None
@@ -133,12 +160,75 @@ def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
     )
 
 
+def describe_dropped(name: str, read: list[PromptGroup], used: list[PromptGroup]) -> list[str]:
+    """Return a line for what ``data.max_length`` leaves out of the data."""
+    dropped = count_examples(read) - count_examples(used)
+    if not dropped:
+        return []
+    return [
+        f"{name}: {dropped} of {count_examples(read)} responses are left out, as"
+        f" data.max_length would cut them, and {len(read) - len(used)} of {len(read)} prompts"
+    ]
+
+
+def check(config: "DictConfig", settings: OfflineSettings) -> None:
+    """Make all checks of a run, and print what it would train on. Raises ``SourceError``."""
+    from transformers import AutoTokenizer
+
+    from prime_ext.offline_prm.batches import prepare_groups, steps_per_epoch
+    from prime_ext.utils.text_tokens import TextEncoder
+
+    folder = Path(settings.trainer.output_dir)
+    check_folder_is_free(folder)
+    data, validation = load(settings)
+    # A check of a run on several ranks is one process.
+    find_checkpoint(folder, config, settings, ranks_are_free=True)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.model.path,
+            local_files_only=True,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    except (OSError, ValueError):
+        print(f"{config.model.path} has no tokenizer on this machine: lengths are not checked")
+    else:
+        encoder = TextEncoder(tokenizer, settings.data.append_eos)
+        used = [prepare_groups(groups, encoder, settings) for groups in (data, validation)]
+        for name, *groups in zip(("train", "validation"), (data, validation), used, strict=True):
+            for line in describe_dropped(name, *groups):
+                print(line)
+        data, validation = used
+    per_epoch = steps_per_epoch(len(data), settings.data.prompts_per_step)
+    refuse(check_warmup(config.optim, settings.trainer.epochs * per_epoch))
+    print(describe(data, validation))
+    print("prime_ext: nothing is wrong")
+
+
+def find_checkpoint(
+    folder: Path, config: "DictConfig", settings: OfflineSettings, ranks_are_free: bool = False
+) -> tuple[Checkpoints, int]:
+    """Return the checkpoints of a run and the step of the last. ``RunError``: of another run."""
+    identity = _identity(config, settings)
+    latest = find_latest(folder / "checkpoints")
+    if ranks_are_free and latest is not None:
+        identity["ranks"] = read_json(latest / MARKER)["identity"].get("ranks")
+    checkpoints = Checkpoints(folder / "checkpoints", identity)
+    return checkpoints, checkpoint_step(checkpoints.find_latest())
+
+
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
+    """Train and export. Raises ``RunError`` or ``SourceError``."""
+    with hold_folder(Path(settings.trainer.output_dir)):
+        _train(config, settings)
+
+
+def _train(config: "DictConfig", settings: OfflineSettings) -> None:
     import torch.distributed as dist
     from omegaconf import OmegaConf
     from verl.utils.distributed import initialize_global_process_group
     from verl.utils.tracking import Tracking
 
+    from prime_ext.generate import model_card
     from prime_ext.generate.export import build_model, write_folder
     from prime_ext.generate.prm_description import FILE, make_relative, model_name, versions
     from prime_ext.offline_prm.trainer import OfflineTrainer
@@ -149,9 +239,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     say(describe(data, validation))
     folder = Path(settings.trainer.output_dir)
     run = settings.trainer
-    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings))
     # Before a model is loaded.
-    step = checkpoint_step(checkpoints.find_latest())
+    checkpoints, step = find_checkpoint(folder, config, settings)
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
@@ -159,11 +248,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         ("train", data, trainer.data),
         ("validation", validation, trainer.validation),
     ):
-        if len(used) < len(read):
-            say(
-                f"{name}: {len(read) - len(used)} prompts leave no room in"
-                f" data.max_length={settings.data.max_length}"
-            )
+        for line in describe_dropped(name, read, used):
+            say(line)
     loggers: list[Any] = [MetricsFile(folder / METRICS_FILE, step)] if main_rank else []
     if main_rank and run.logger:
         loggers.append(
@@ -189,8 +275,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "step_prefix": settings.prm.steps.prefix,
             "step_separator": settings.prm.steps.separator,
             "steps": steps,
-            "prompts": len(data),
-            "responses": count_examples(data),
+            "prompts": len(trainer.data),
+            "responses": count_examples(trainer.data),
             "validation": trainer.final_metrics,
             "settings": {name: part for name, part in values.items() if name != "trainer"},
             "optim": OmegaConf.to_container(config.optim),
@@ -199,11 +285,37 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         source = trainer.worker.model_config
         # Small learning rates change less than bfloat16 can hold.
         model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code).float()
-        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-        write_folder(folder / "hf", model, source.tokenizer, {FILE: text})
+        described = {
+            FILE: json.dumps(description, indent=2, allow_nan=False) + "\n",
+            model_card.FILE: build_card(description),
+        }
+        write_folder(folder / "hf", model, source.tokenizer, described)
         say(f"metrics: {folder / METRICS_FILE}\nmodel:   {folder / 'hf'} (with {FILE})")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def build_card(description: Mapping[str, Any]) -> str:
+    """Return the model card of an exported PRM from its description."""
+    from prime_ext.generate import model_card
+
+    facts = ("loss", "beta", "reference", "steps", "prompts", "responses")
+    return model_card.build_card(
+        "Implicit process reward model",
+        f"{model_card.METHOD_OF_IMPLICIT_PRM} It was trained offline, on stored responses.",
+        description["initial_model"],
+        facts={name: description[name] for name in facts},
+        settings={
+            **description["settings"],
+            "optim": description["optim"],
+            "versions": description["versions"],
+        },
+        # Of the held-out prompts.
+        scores=description["validation"],
+        load=model_card.load_prm(description["reference"]),
+        use=model_card.USE_PRM,
+        tags=["process-reward-model"],
+    )
 
 
 def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]:
@@ -233,12 +345,9 @@ _SINGLE_RANK = {
 
 def run(words: list[str]) -> None:
     config, settings = compose([word for word in words if word != "--check"])
-    if "--check" in words:
-        print(describe(*load(settings)))
-        return
     if "RANK" not in os.environ:
         os.environ |= _SINGLE_RANK
-    train(config, settings)
+    (check if "--check" in words else train)(config, settings)
 
 
 @command("prime_ext", SettingsError)

@@ -2,7 +2,7 @@
 """Tensors of a mini-batch from labeled responses, the same on each rank and for any ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
 from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
+from prime_ext.offline_prm.offline_settings import OfflineSettings
 from prime_ext.prm.loss import ROW
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TextError
@@ -127,3 +128,40 @@ def encode_prompts(
             f"no prompt leaves room for a response within data.max_length={max_length}"
         )
     return usable
+
+
+def drop_cut_responses(
+    groups: list[PromptGroup], encoder: TextEncoder, max_length: int
+) -> list[PromptGroup]:
+    """Return the groups without responses that are too long, and without groups that lose all.
+
+    Their label is that of the complete response, so it says nothing about its beginning. Prompts
+    must have their tokens. Raises SourceError: no response is left.
+    """
+    kept = []
+    for group in groups:
+        room = max_length - len(group.prompt_ids)
+        examples = [
+            example
+            for example in group.examples
+            # A token has at least one byte; the last is that of the end of sequence.
+            if len(example.text.encode("utf-8", "replace")) < room
+            or len(encoder.response(example.text)[0]) <= room
+        ]
+        if examples:
+            kept.append(replace(group, examples=examples))
+    if groups and not kept:
+        raise SourceError(f"no response fits within data.max_length={max_length}; raise it")
+    return kept
+
+
+def prepare_groups(
+    groups: list[PromptGroup], encoder: TextEncoder, settings: OfflineSettings
+) -> list[PromptGroup]:
+    """Tokenize prompts; drop those without room, and responses whose label would not fit a cut.
+
+    Raises SourceError: none is left.
+    """
+    limit = settings.data.max_length
+    usable = encode_prompts(groups, encoder, limit)
+    return usable if settings.prm.by_step else drop_cut_responses(usable, encoder, limit)

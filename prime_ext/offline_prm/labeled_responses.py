@@ -2,15 +2,16 @@
 """Labeled responses from parquet and JSON Lines files, all checked before a model is loaded."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.offline_prm.offline_settings import LossSettings
-from prime_ext.step_rm.convert import read_list, text
-from prime_ext.utils.rows import BadRow, SourceError, read_rows
+from prime_ext.utils.fields import Row, get_list, get_prompt, get_texts, parse_rows, show_value
+from prime_ext.utils.rows import BadRow
 from prime_ext.utils.text_tokens import Prompt, join_steps, wrap_prompt
 
 
@@ -24,9 +25,9 @@ class Example:
 
     text: str
     label: float | None
-    where: str
     char_ends: tuple[int, ...] = ()
     step_labels: tuple[float | None, ...] = ()
+    where: str = ""
 
 
 @dataclass
@@ -52,30 +53,13 @@ def prompt_key(prompt: Prompt) -> str:
     return json.dumps(wrap_prompt(prompt), sort_keys=True, ensure_ascii=False)
 
 
-def _prompt(row: Mapping[str, Any]) -> Prompt:
-    prompt = row.get("prompt")
-    if prompt is None:
-        raise BadRow(f"no column 'prompt'; it has {sorted(row)}")
-    if isinstance(prompt, str) and prompt.strip():
-        return prompt
-    messages = isinstance(prompt, list) and prompt
-    if messages and all(
-        isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in messages
-    ):
-        return prompt
-    raise BadRow(
-        "prompt must be a text or a list of messages with role and content, got"
-        f" {str(prompt)[:60]!r}"
-    )
-
-
 def _label(value: Any, name: str) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise BadRow(f"{name} must be in [0, 1], got {value!r}")
+        raise BadRow(f"{name} must be in [0, 1], got {show_value(value)}")
     return float(value)
 
 
-def _read_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_conversation(row: Row) -> Row:
     """Read ImplicitPRM's and EurusPRM's data: a conversation in ``response``, and ``label``."""
     messages = row["response"]
     last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
@@ -90,27 +74,22 @@ def _read_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
-    texts = read_list(row, "completions")
-    labels = read_list(row, "correctness")
-    if len(texts) != len(labels):
-        raise BadRow(f"{len(texts)} completions and {len(labels)} values of correctness")
+def _responses(row: Row, prm: LossSettings) -> Iterator[Example]:
+    texts = get_texts(row, "completions")
+    labels = get_list(row, "correctness", length=len(texts))
     for number, (said, given) in enumerate(zip(texts, labels, strict=True), start=1):
         label = _label(given, f"correctness {number}")
         if prm.loss in LOSSES_OF_HARD_LABELS and label not in (0, 1):
             raise BadRow(
                 f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}"
             )
-        yield Example(text(said, f"completion {number}"), label, where)
+        yield Example(said, label)
 
 
-def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
+def _steps(row: Row, prm: LossSettings) -> Iterator[Example]:
     """Read a response in labeled steps; all are 0 after the first 0: an error stays wrong."""
-    column = read_list(row, "completions")
-    values = read_list(row, "labels")
-    steps = [text(step, f"step {number}") for number, step in enumerate(column, start=1)]
-    if len(values) != len(steps):
-        raise BadRow(f"{len(steps)} steps and {len(values)} labels")
+    steps = get_texts(row, "completions")
+    values = get_list(row, "labels", length=len(steps))
     labels = [
         None if value is None else _label(value, f"label of step {number}")
         for number, value in enumerate(values, start=1)
@@ -121,7 +100,13 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
         first = labels.index(0.0)
         labels[first:] = [0.0] * (len(labels) - first)
     joined, char_ends = join_steps(steps, prm.steps.prefix, prm.steps.separator)
-    yield Example(joined, None, where, char_ends, tuple(labels))
+    yield Example(joined, None, char_ends, tuple(labels))
+
+
+def _read_row(row: Row, prm: LossSettings) -> tuple[Prompt, list[Example]]:
+    if not prm.by_step and "completions" not in row and "response" in row:
+        row = _read_conversation(row)
+    return get_prompt(row, "prompt"), list((_steps if prm.by_step else _responses)(row, prm))
 
 
 def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[PromptGroup]:
@@ -131,17 +116,7 @@ def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[PromptGrou
     """
     groups: dict[str, PromptGroup] = {}
     for path in map(Path, paths):
-        where = ""
-        for number, row in enumerate(read_rows(path), start=1):
-            where = f"{path} row {number}"
-            try:
-                if not prm.by_step and "completions" not in row and "response" in row:
-                    row = _read_conversation(row)
-                prompt = _prompt(row)
-                group = groups.setdefault(prompt_key(prompt), PromptGroup(prompt))
-                group.examples += (_steps if prm.by_step else _responses)(row, prm, where)
-            except BadRow as error:
-                raise SourceError(f"{where}: {error}") from error
-        if not where:
-            raise SourceError(f"{path} has no rows")
+        for where, (prompt, examples) in parse_rows(path, partial(_read_row, prm=prm)):
+            group = groups.setdefault(prompt_key(prompt), PromptGroup(prompt))
+            group.examples += [replace(example, where=where) for example in examples]
     return list(groups.values())

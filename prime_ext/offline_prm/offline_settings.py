@@ -4,13 +4,29 @@
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
+from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, Share, Switch, Text
+from prime_ext.config.checks import (
+    STRICT,
+    Count,
+    CountOrZero,
+    Escaped,
+    Number,
+    Positive,
+    PositiveOrZero,
+    SettingsError,
+    Share,
+    Switch,
+    Text,
+    read,
+)
 from prime_ext.run.training_runs import Paths
 
 STEP_LOSS = "step_ce"
+# What a resumed run needs of a checkpoint.
+NEEDED_CONTENTS = ("model", "optimizer", "extra")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -31,8 +47,8 @@ class OfflineDataSettings:
 class OfflineStepSettings:
     """The section ``prm.steps``, of the loss of step labels."""
 
-    prefix: str
-    separator: str
+    prefix: Escaped
+    separator: Escaped
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -98,3 +114,49 @@ class OfflineSettings:
                 f"batching.max_token_len_per_gpu={longest} must be at least"
                 f" data.max_length={data.max_length}"
             )
+
+
+_BelowOne = Annotated[Number, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, config={"extra": "ignore"})
+class OptimizerRanges:
+    """Ranges of verl's ``optim`` outside of which a run learns nothing, or moves backwards."""
+
+    lr: Positive
+    lr_warmup_steps_ratio: _BelowOne
+    lr_scheduler_type: Literal["constant", "cosine"]
+    weight_decay: PositiveOrZero
+    betas: tuple[_BelowOne, _BelowOne]
+    clip_grad: Positive
+    min_lr_ratio: Share | None = None
+
+
+def check_optimizer(optim: DictConfig) -> Iterable[str]:
+    """Yield values of ``optim`` by which training does nothing, a line each."""
+    try:
+        read(OptimizerRanges, OmegaConf.to_container(optim, resolve=True), "optim")
+    except SettingsError as error:
+        yield from error.problems
+
+
+def check_warmup(optim: DictConfig, total_steps: int) -> Iterable[str]:
+    """Yield a line if the learning rate rises for longer than the run is."""
+    steps = optim.lr_warmup_steps or 0
+    if steps >= total_steps:
+        yield (
+            f"optim.lr_warmup_steps={steps} must be below the {total_steps} steps of this run, or"
+            " -1 for optim.lr_warmup_steps_ratio"
+        )
+
+
+def check_contents(checkpoint: DictConfig) -> Iterable[str]:
+    """Yield what a checkpoint lacks that a resumed run needs."""
+    for key in ("save_contents", "load_contents"):
+        contents = list(checkpoint[key] or [])
+        if missing := [name for name in NEEDED_CONTENTS if name not in contents]:
+            yield (
+                f"checkpoint.{key}=[{','.join(contents)}] lacks {' and '.join(missing)}, which a"
+                " resumed run needs; the final model is always written"
+            )
+            return

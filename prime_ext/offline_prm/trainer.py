@@ -17,18 +17,19 @@ from verl.workers.config import TrainingWorkerConfig
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.config.checks import refuse
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import (
     TokenRow,
     build_batch,
     encode,
-    encode_prompts,
     epoch_batches,
+    prepare_groups,
     steps_per_epoch,
 )
 from prime_ext.offline_prm.labeled_responses import PromptGroup
 from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
-from prime_ext.offline_prm.offline_settings import OfflineSettings
+from prime_ext.offline_prm.offline_settings import OfflineSettings, check_warmup
 from prime_ext.prm.loss import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss
 from prime_ext.run.checkpoint import mark_incomplete, prune
 from prime_ext.run.training_runs import Checkpoints, checkpoint_step
@@ -68,10 +69,12 @@ class OfflineTrainer:
         self.encoder = TextEncoder(
             omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos
         )
-        self.data = encode_prompts(train, self.encoder, settings.data.max_length)
-        self.validation = encode_prompts(val, self.encoder, settings.data.max_length)
+        self.data, self.validation = (
+            prepare_groups(groups, self.encoder, settings) for groups in (train, val)
+        )
         self.per_epoch = steps_per_epoch(len(self.data), settings.data.prompts_per_step)
         self.total_steps = settings.trainer.epochs * self.per_epoch
+        refuse(check_warmup(config.optim, self.total_steps))
         torch.manual_seed(settings.trainer.seed)
         self.reference = self._worker(settings.prm.reference_path, forward_only=True)
         self.worker = self._worker(config.model.path, forward_only=False)

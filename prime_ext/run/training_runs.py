@@ -4,24 +4,36 @@
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from prime_ext.config.checks import SettingsError, Text, read
 from prime_ext.run.checkpoint import MARKER, find_latest, mark_complete
 from prime_ext.utils.files import read_json
-from prime_ext.utils.run_store import check_identity
+from prime_ext.utils.run_store import RunLock, check_identity
 
 METRICS_FILE = "metrics.jsonl"
 Settings = TypeVar("Settings")
+
+
+def _refuse_repeated(paths: list[str]) -> list[str]:
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ValueError(f"must name {path} once")
+    return paths
+
+
 # Files of data, one or a list; none for null.
 Paths = Annotated[
-    list[Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value or [])
+    list[Text],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value or []),
+    AfterValidator(_refuse_repeated),
 ]
 
 
@@ -42,6 +54,20 @@ def check_folder(key: str, path: str) -> None:
     """Raise ``SettingsError`` if a model is named by a folder that does not exist."""
     if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
         raise SettingsError(f"{key}={path} does not exist")
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder of a run on the first rank. ``RunError``: another run is at work there."""
+    with RunLock(folder, "trainer.output_dir") if is_first_rank() else nullcontext():
+        yield
+
+
+def check_folder_is_free(folder: Path) -> None:
+    """Raise ``RunError`` if a run is at work in a folder, which need not exist."""
+    if folder.is_dir():
+        with hold_folder(folder):
+            pass
 
 
 def checkpoint_step(folder: Path | None) -> int:

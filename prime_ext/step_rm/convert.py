@@ -26,11 +26,22 @@ from tqdm import tqdm
 from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.question_split import (
     NEAR_DUPLICATES,
+    SPLITS,
     name_group,
     normalize_question,
     pick_split,
 )
 from prime_ext.step_rm.records import LabelledStep, write_steps
+from prime_ext.utils.fields import (
+    Row,
+    check_text,
+    check_whole,
+    get_field,
+    get_list,
+    get_text,
+    get_texts,
+    show_value,
+)
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 from prime_ext.utils.run_store import RunError, command
 
@@ -50,27 +61,25 @@ class Context:
     chain: tuple[str, ...] = ()
 
 
-Row = Mapping[str, Any]
 Steps = Iterator[LabelledStep]
 
 
-def text(value: Any, name: str) -> str:
-    """Return a value that must be a text that is not empty. Raises ``BadRow``."""
-    if not isinstance(value, str):
-        raise BadRow(f"{name} must be a text, got {str(value)[:60]!r}")
-    if not value.strip():
-        raise BadRow(f"{name} is empty")
-    return value
+def read_label(value: Any, name: str) -> int:
+    """Return a label -1, 0 or 1. Raises ``BadRow``."""
+    if isinstance(value, bool):
+        # For Python, false equals 0, a neutral step.
+        raise BadRow(f"{name} must be -1, 0 or 1, got {value}; write 1 for true and -1 for false")
+    if value not in LABELS:
+        raise BadRow(f"{name} must be -1, 0 or 1, got {show_value(value)}")
+    return int(value)
 
 
-def read_list(row: Row, name: str) -> list[Any]:
-    """Read a column with a list that is not empty. Raises ``BadRow``."""
-    if name not in row:
-        raise BadRow(f"no column {name!r}; it has {sorted(row)}")
-    value = row[name]
-    if not isinstance(value, list) or not value:
-        raise BadRow(f"{name} must be a list that is not empty, got {str(value)[:60]!r}")
-    return value
+def read_labels(row: Row, length: int) -> list[int | None]:
+    """Return the labels of a row with a list of them, None for steps without one."""
+    return [
+        None if value is None else read_label(value, f"labels {place}")
+        for place, value in enumerate(get_list(row, "labels", length=length), start=1)
+    ]
 
 
 def pspo(row: Row, context: Context) -> Steps:
@@ -79,12 +88,11 @@ def pspo(row: Row, context: Context) -> Steps:
     A row is one step, its label "-1", "0" or "1". Rows of a response follow one another; joined
     they give all previous steps. Rows have no question.
     """
-    label = str(row.get("label")).strip()
-    if label not in ("-1", "0", "1"):
-        raise BadRow(f"label must be -1, 0 or 1, got {row.get('label')!r}")
-    parts = tuple(
-        part.strip() for part in PSPO_SEPARATOR.split(text(row.get("sentence"), "sentence"))
-    )
+    _, value = get_field(row, "label")
+    if isinstance(value, str) and value.strip() in ("-1", "0", "1"):
+        value = int(value)
+    label = read_label(value, "label")
+    parts = tuple(part.strip() for part in PSPO_SEPARATOR.split(get_text(row, "sentence")))
     if len(parts) > 2 or not all(parts):
         raise BadRow(
             f"sentence has {len(parts)} parts between </s><s>, some may be empty; one or two are"
@@ -96,7 +104,7 @@ def pspo(row: Row, context: Context) -> Steps:
     elif context.chain[-1:] != parts[:1]:
         context.counts["pspo: response begins in the middle"] += 1
         context.chain = parts[:1]
-    yield LabelledStep("", context.chain, current, int(label), context.source)
+    yield LabelledStep("", context.chain, current, label, context.source)
     context.chain = (*context.chain, current)
 
 
@@ -110,38 +118,38 @@ def prm800k(row: Row, context: Context) -> Steps:
     label = row.get("label")
     if not isinstance(question, Mapping) or not isinstance(label, Mapping):
         raise BadRow("question and label must be objects")
-    problem = text(question.get("problem"), "question.problem")
+    problem = check_text(question.get("problem"), "question.problem")
     previous: tuple[str, ...] = ()
-    for number, step in enumerate(read_list(label, "steps"), start=1):
+    for number, step in enumerate(get_list(label, "steps"), start=1):
         name = f"step {number}"
         if not isinstance(step, Mapping):
             raise BadRow(f"{name} must be an object")
         completions = step.get("completions") or []
+        if not isinstance(completions, list):
+            raise BadRow(f"{name}: completions must be a list, got {show_value(completions)}")
         for completion in completions:
-            if not isinstance(completion, Mapping) or completion.get("rating") not in (
-                -1,
-                0,
-                1,
-                None,
-            ):
-                raise BadRow(f"{name}: a completion without a rating of -1, 0, 1 or null")
-            if completion.get("rating") is None:
+            if not isinstance(completion, Mapping):
+                raise BadRow(f"{name}: a completion must be an object")
+            if (given := completion.get("rating")) is None:
                 context.counts["prm800k: no rating"] += 1
             elif completion.get("flagged"):
                 context.counts["prm800k: flagged"] += 1
             else:
-                current = text(completion.get("text"), f"{name}: text")
-                yield LabelledStep(problem, previous, current, completion["rating"], context.source)
+                rating = read_label(given, f"{name}: a rating")
+                current = check_text(completion.get("text"), f"{name}: text")
+                yield LabelledStep(problem, previous, current, rating, context.source)
         chosen = step.get("chosen_completion")
         written = step.get("human_completion")
-        if isinstance(chosen, int) and 0 <= chosen < len(completions):
-            previous = (*previous, text(completions[chosen].get("text"), f"{name}: chosen text"))
-        elif isinstance(written, Mapping):
-            previous = (*previous, text(written.get("text"), f"{name}: text of the labeler"))
-        elif chosen is not None:
-            raise BadRow(f"{name}: chosen_completion {chosen!r} is none of {len(completions)}")
-        else:
+        if chosen is None and not isinstance(written, Mapping):
             return
+        if isinstance(written, Mapping) and (
+            chosen is None or chosen not in range(len(completions))
+        ):
+            taken = check_text(written.get("text"), f"{name}: text of the labeler")
+        else:
+            place = check_whole(chosen, f"{name}: chosen_completion", 0, len(completions) - 1)
+            taken = check_text(completions[place].get("text"), f"{name}: chosen text")
+        previous = (*previous, taken)
 
 
 def math_shepherd(row: Row, context: Context) -> Steps:
@@ -150,8 +158,8 @@ def math_shepherd(row: Row, context: Context) -> Steps:
     A tag is after each step. The question ends at "Step 1:", else after the last question mark
     before the first tag. A tag inside it is left out.
     """
-    given = text(row.get("input"), "input")
-    labeled = text(row.get("label"), "label")
+    given = get_text(row, "input")
+    labeled = get_text(row, "label")
     *pieces, _ = given.split(SHEPHERD_TAG)
     if not pieces:
         raise BadRow(f"input has no step tag {SHEPHERD_TAG}")
@@ -168,7 +176,7 @@ def math_shepherd(row: Row, context: Context) -> Steps:
     cut = match.start() if match else pieces[0].rfind("?") + 1
     if cut == 0 and not (match and number):
         raise BadRow("input has neither 'Step 1:' nor a question mark after its question")
-    question = text("".join([*pieces[:number], pieces[number][:cut]]), "question").strip()
+    question = check_text("".join([*pieces[:number], pieces[number][:cut]]), "question").strip()
     context.counts.update(["math_shepherd: tag in the question"] * number)
     steps = [piece.strip() for piece in [pieces[number][cut:], *pieces[number + 1 :]]]
     yield from _chain(question, steps, labels[number:], context)
@@ -176,18 +184,13 @@ def math_shepherd(row: Row, context: Context) -> Steps:
 
 def chains(row: Row, context: Context) -> Steps:
     """Read ``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null]}``; null: no label."""
-    steps = read_list(row, "steps")
-    labels = read_list(row, "labels")
-    if len(steps) != len(labels):
-        raise BadRow(f"{len(steps)} steps and {len(labels)} labels")
-    if not all(label in (-1, 0, 1, None) for label in labels):
-        raise BadRow(f"labels must be -1, 0, 1 or null, got {str(labels)[:60]}")
-    yield from _chain(text(row.get("question"), "question"), steps, labels, context)
+    steps = get_texts(row, "steps")
+    yield from _chain(get_text(row, "question"), steps, read_labels(row, len(steps)), context)
 
 
 def _chain(question: str, steps: list[Any], labels: list[int | None], context: Context) -> Steps:
     """Yield the steps of a response that have a label."""
-    texts = tuple(text(step, f"step {number}") for number, step in enumerate(steps, start=1))
+    texts = tuple(check_text(step, f"step {number}") for number, step in enumerate(steps, start=1))
     for index, label in enumerate(labels):
         if label is not None:
             yield LabelledStep(question, texts[:index], texts[index], label, context.source)
@@ -332,6 +335,19 @@ def main(words: Sequence[str] | None = None) -> int:
     }
     write_steps(options.output, steps, json.dumps(summary))
     print(json.dumps(summary, indent=2))
+    shares = {"train": 1.0, "validation": options.validation, "test": options.test}
+    groups = len({step.group for step in steps})
+    for name in (name for name in SPLITS if shares[name] > 0 and not counts[f"split {name}"]):
+        rest = (
+            "other shares or another seed may"
+            if groups > 1
+            else "all are of one group of near duplicates; --near-duplicates text may part them"
+        )
+        print(
+            f"prime_ext: no step is in the split {name} ({len(steps):,} steps of {groups:,}"
+            f" questions): {rest} change it",
+            file=sys.stderr,
+        )
     return 0
 
 

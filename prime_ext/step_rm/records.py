@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.question_split import SPLITS
+from prime_ext.utils.fields import Row, check_text, parse_rows, show_value
 from prime_ext.utils.files import write_atomically
-from prime_ext.utils.rows import SourceError, make_batches, read_rows
+from prime_ext.utils.rows import BadRow, make_batches
 
 ROWS_PER_WRITE = 20_000
 
@@ -44,23 +45,30 @@ def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:
     """Yield the rows. Raises ``SourceError``, with file and row: absent, other schema, or wrong."""
-    for number, row in enumerate(read_rows(Path(path)), start=1):
-        absent = [name for name in SCHEMA.names if name not in row]
-        if absent:
-            raise SourceError(
-                f"{path} has no column {absent[0]!r}; prime_ext.step_rm.convert writes such files"
-            )
-        if (
-            row["label"] not in LABELS
-            or row["split"] not in SPLITS
-            or not (row["current"] or "").strip()
-        ):
-            raise SourceError(
-                f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step"
-                f" {str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not"
-                " empty"
-            )
-        known = {name: row[name] for name in SCHEMA.names}
-        yield LabelledStep(
-            **{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""}
-        )
+    for _, step in parse_rows(Path(path), _read_step):
+        yield step
+
+
+def _read_step(row: Row) -> LabelledStep:
+    absent = [name for name in SCHEMA.names if name not in row]
+    if absent:
+        raise BadRow(f"no column {absent[0]!r}; prime_ext.step_rm.convert writes such files")
+    previous = row["previous"] or []
+    if not isinstance(previous, list):
+        raise BadRow(f"previous must be a list, got {show_value(previous)}")
+    for number, step in enumerate(previous, start=1):
+        check_text(step, f"previous {number}", may_be_empty=True)
+    for name, allowed in (("label", LABELS), ("split", SPLITS)):
+        if isinstance(row[name], bool) or row[name] not in allowed:
+            raise BadRow(f"{name} must be one of {allowed}, got {show_value(row[name])}")
+    texts = {
+        name: check_text("" if row[name] is None else row[name], name, may_be_empty=True)
+        for name in ("question", "source", "group")
+    }
+    return LabelledStep(
+        **texts,
+        previous=tuple(previous),
+        current=check_text(row["current"], "current"),
+        label=int(row["label"]),
+        split=row["split"],
+    )

@@ -5,7 +5,8 @@
         data.files=steps.parquet \\
         trainer.output_dir=outputs/step_rm
 
-Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something
+Words are overrides of prime_ext/config/step_rm.yaml. ``--check`` makes all checks and starts
+nothing. Exits with 2 and one line when something
 cannot work, and with 130 when interrupted; the same command continues from the last checkpoint.
 """
 
@@ -39,9 +40,12 @@ def print_summary(results: dict[str, Any], output_dir: str) -> None:
 
 
 def run(words: list[str]) -> None:
-    settings = compose(words)
-    from prime_ext.step_rm.training import train
+    settings = compose([word for word in words if word != "--check"])
+    from prime_ext.step_rm.training import check, train
 
+    if "--check" in words:
+        check(settings)
+        return
     results = train(settings)
     if is_first_rank():
         print_summary(results, settings.trainer.output_dir)

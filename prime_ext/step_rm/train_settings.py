@@ -11,9 +11,10 @@ from prime_ext.config.checks import (
     STRICT,
     Count,
     CountOrZero,
+    EscapedText,
+    Number,
     Positive,
     PositiveOrZero,
-    Share,
     Switch,
     Text,
 )
@@ -34,6 +35,7 @@ class StepDataSettings(PairFormat):
     """The section ``data``: files, and what the model reads of them."""
 
     files: Annotated[Paths, Field(min_length=1)]
+    separator: EscapedText
 
     def pair_format(self) -> PairFormat:
         return PairFormat(**{each.name: getattr(self, each.name) for each in fields(PairFormat)})
@@ -45,7 +47,7 @@ class OptimSettings:
 
     lr: Positive
     epochs: Positive
-    warmup_ratio: Share
+    warmup_ratio: Annotated[Number, Field(ge=0, lt=1)]
     weight_decay: PositiveOrZero
     batch_size: Count
     accumulation: Count

@@ -23,15 +23,23 @@ from transformers import (
     TrainingArguments,
 )
 
+from prime_ext.generate import model_card
 from prime_ext.generate.export import write_folder
-from prime_ext.generate.prm_description import versions
+from prime_ext.generate.prm_description import make_relative, model_name, versions
 from prime_ext.run.metrics_file import MetricsFile
-from prime_ext.run.training_runs import METRICS_FILE, Checkpoints, checkpoint_step, is_first_rank
+from prime_ext.run.training_runs import (
+    METRICS_FILE,
+    Checkpoints,
+    check_folder_is_free,
+    checkpoint_step,
+    hold_folder,
+    is_first_rank,
+)
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import read_steps
-from prime_ext.step_rm.scorers.local import check_fit, pad_inputs
+from prime_ext.step_rm.scorers.local import check_fit, check_length, pad_inputs
 from prime_ext.step_rm.train_settings import ModelSettings, StepRMSettings
 from prime_ext.utils.files import digest_files, write_json
 from prime_ext.utils.hub import use_cache_without_hub
@@ -105,11 +113,10 @@ def collate(rows: Sequence[Row], pad: int) -> dict[str, torch.Tensor]:
     }
 
 
-def load_model(settings: ModelSettings) -> Any:
-    """Load the model, its head for -1, 0, 1 or a new one. Raises ``StepRMError``: another head."""
+def load_config(settings: ModelSettings) -> Any:
+    """Load the model's configuration with our classes. Raises ``StepRMError``: it has others."""
     path = settings.path
-    remote = {"trust_remote_code": settings.trust_remote_code}
-    config = AutoConfig.from_pretrained(path, **remote)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     if any("SequenceClassification" in name for name in config.architectures or []):
         order = class_order(config.id2label, path)
         if order != LABELS:
@@ -121,8 +128,16 @@ def load_model(settings: ModelSettings) -> Any:
     config.problem_type = "single_label_classification"
     config.id2label = dict(ID2LABEL)
     config.label2id = dict(LABEL2ID)
+    return config
+
+
+def load_model(settings: ModelSettings) -> Any:
+    """Load the model, its head for -1, 0, 1 or a new one. Raises ``StepRMError``: another head."""
     return AutoModelForSequenceClassification.from_pretrained(
-        path, config=config, dtype="float32", **remote
+        settings.path,
+        config=load_config(settings),
+        dtype="float32",
+        trust_remote_code=settings.trust_remote_code,
     )
 
 
@@ -191,10 +206,8 @@ def build_training_arguments(settings: StepRMSettings, n_train: int) -> Training
     )
 
 
-def train(settings: StepRMSettings) -> dict[str, Any]:
-    """Train, calibrate, evaluate and write everything; return results. Raises ``StepRMError``."""
-    torch.manual_seed(settings.trainer.seed)
-    folder = Path(settings.trainer.output_dir).expanduser()
+def load_inputs(settings: StepRMSettings) -> tuple[Any, dict[str, list[Row]], Checkpoints]:
+    """Return tokenizer, data and checkpoints of a run. Raises ``RunError``: one cannot work."""
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
         raise StepRMError("trainer.device=cuda, but torch sees no such device")
     path = settings.model.path
@@ -203,16 +216,46 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=settings.model.trust_remote_code
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise StepRMError(
             f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}"
         ) from error
-    pair_format = settings.data.pair_format()
-    splits = load_splits(settings.data.files, PairEncoder(tokenizer, pair_format))
-    model = load_model(settings.model)
-    model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
+    check_length(load_config(settings.model), settings.data.max_length, path)
+    splits = load_splits(settings.data.files, PairEncoder(tokenizer, settings.data.pair_format()))
     identity = {"settings": settings.of_result, "training data": digest_files(settings.data.files)}
-    checkpoints = Checkpoints(folder / "checkpoints", identity)
+    checkpoints = Checkpoints(output_folder(settings) / "checkpoints", identity)
+    checkpoints.find_latest()
+    return tokenizer, splits, checkpoints
+
+
+def output_folder(settings: StepRMSettings) -> Path:
+    return Path(settings.trainer.output_dir).expanduser()
+
+
+def check(settings: StepRMSettings) -> None:
+    """Make all checks of a run, and print its data. Raises ``RunError``."""
+    check_folder_is_free(output_folder(settings))
+    _, splits, _ = load_inputs(settings)
+    for name, rows in splits.items():
+        print(f"{name}: {', '.join(f'{what} {n:,}' for what, n in counts(rows).items())}")
+    print("prime_ext: nothing is wrong")
+
+
+def train(settings: StepRMSettings) -> dict[str, Any]:
+    """Train, calibrate, evaluate and write everything; return results. Raises ``RunError``."""
+    with hold_folder(output_folder(settings)):
+        return _train(settings)
+
+
+def _train(settings: StepRMSettings) -> dict[str, Any]:
+    torch.manual_seed(settings.trainer.seed)
+    folder = output_folder(settings)
+    tokenizer, splits, checkpoints = load_inputs(settings)
+    pair_format = settings.data.pair_format()
+    model = load_model(settings.model)
+    model.config.pad_token_id = pad = check_fit(
+        model, tokenizer, pair_format.max_length, settings.model.path
+    )
     latest = checkpoints.find_latest()
     callbacks: list[TrainerCallback] = [
         RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))
@@ -234,9 +277,41 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         training = {"settings": settings.of_result, "data": results["data"], "versions": versions()}
         description = Description(pair_format, results["temperature"], LABELS, training)
-        write_folder(folder / "model", trainer.model, tokenizer, {FILE: description.to_json()})
+        card = build_card(settings, results, folder / "model")
+        files = {FILE: description.to_json(), model_card.FILE: card}
+        write_folder(folder / "model", trainer.model, tokenizer, files)
         write_json(folder / "results.json", results)
     return results
+
+
+def build_card(settings: StepRMSettings, results: dict[str, Any], folder: Path) -> str:
+    """Return the model card of a trained model from its results."""
+    names = ("steps", "majority", "accuracy", "macro_f1", "nll")
+    values = settings.of_result
+    # Nothing about the machine.
+    values["data"]["files"] = [Path(file).name for file in values["data"]["files"]]
+    base = make_relative(model_name(values["model"].pop("path")), folder)
+    return model_card.build_card(
+        "Step reward model",
+        "A classifier of three classes that scores a step of a response: -1 (wrong), 0 (neutral), 1"
+        " (correct), as in PSPO (arXiv 2411.11681). The score is the probability of 1, after"
+        f" dividing the logits by the temperature. {FILE} has the format of the input.",
+        base,
+        facts={
+            "temperature": results["temperature"],
+            "best step": f"{results['best_step']} of {results['steps']}",
+            "steps of reasoning to train on": results["data"]["train"]["steps"],
+        },
+        settings={**values, "versions": versions()},
+        scores={
+            part: {name: results[part][name] for name in names}
+            for part in ("validation", "test")
+            if part in results
+        },
+        load=model_card.LOAD_CLASSIFIER,
+        use=model_card.USE_PRM,
+        tags=["process-reward-model", "text-classification"],
+    )
 
 
 def _compute_metrics(prediction: Any) -> dict[str, float]:

@@ -55,7 +55,12 @@ def read_system_prompt(value: str, named: Mapping[str, T]) -> T | str:
     return text
 
 
-def messages(problem: str, ability: str, system: str = SYSTEM_PROMPT) -> list[dict[str, str]]:
-    """Return the chat of a problem of ``math`` or ``code``, without an empty system message."""
-    user = {"role": "user", "content": problem + SUFFIXES[ability]}
+def messages(
+    problem: str, ability: str, system: str = SYSTEM_PROMPT, answer_format: bool = True
+) -> list[dict[str, str]]:
+    """Return the chat of a problem of ``math`` or ``code``, without an empty system message.
+
+    ``answer_format`` says whether the suffix about the form of the answer follows the problem.
+    """
+    user = {"role": "user", "content": problem + (SUFFIXES[ability] if answer_format else "")}
     return [{"role": "system", "content": system}, user] if system else [user]

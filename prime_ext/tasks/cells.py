@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells of a benchmark's rows: find them, and read them as text."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,8 +113,9 @@ def describe_columns(row: Mapping[str, Any]) -> str:
 
 
 def read_cell(value: Any, column: str) -> str:
-    """Read a cell as text. ``BadRow``: neither text nor number, or empty, or not valid UTF-8."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    """Read a cell as text. ``BadRow``: neither text nor number, NaN, empty, or not valid UTF-8."""
+    missing = isinstance(value, float) and not math.isfinite(value)
+    if missing or isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise BadRow(f"{column} must be a text, got {str(value)[:40]!r}")
     text = str(value).strip()
     if not text:

@@ -2,6 +2,7 @@
 """Rows of verl's RL schema in parquet files; kinds of data differ only in ``extra_info``."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,12 @@ from prime_ext.config.checks import explain
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.rows import SourceError, make_batches
+from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_source
 
 OUTPUTS = ("train", "validation", "test")
 ROWS_PER_WRITE = 5_000
+# Data sources that a message names at most.
+MAX_NAMED = 10
 
 
 def rl_schema(extra_info: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -110,6 +114,22 @@ def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
     except ValidationError as error:
         return explain(error, TypeAdapter(kind), top="the row")
     return []
+
+
+def find_idle_verifiers(data_sources: Iterable[str]) -> list[str]:
+    """Return a line for each verifier of the user's that judges none of these data sources."""
+    known = sorted(set(data_sources))
+    judging = set()
+    for name in known:
+        with suppress(UnknownSource):
+            judging.add(find_source(name).task)
+    shown = ", ".join(known[:MAX_NAMED]) + (", ..." if len(known) > MAX_NAMED else "")
+    return [
+        f"the verifier {task!r} of your modules judges no row: none of its patterns matches a data"
+        f" source of the rows, which are {shown}"
+        for task in TASKS
+        if task not in BUILT_IN and task not in judging
+    ]
 
 
 class NoChatTemplate(SourceError):

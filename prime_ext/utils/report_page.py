@@ -93,11 +93,11 @@ class Page:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self._parts.append(markdown_table(header, rows))
 
-    def code(self, text: str) -> None:
+    def code(self, text: str, language: str = "text") -> None:
         """Add a text as it is, in a block that it cannot end."""
         block = shorten(text, _BLOCK)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block)), default=0))
-        self._parts.append(f"{fence}text\n{block}\n{fence}")
+        self._parts.append(f"{fence}{language}\n{block}\n{fence}")
 
     @contextmanager
     def details(self, summary: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ import errno
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import time
@@ -36,6 +37,12 @@ _UNREADABLE = (
     " ones; give a model that reads any text"
 )
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+# In texts of Rust's errors, and of torch's writer of archives.
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_TORCH_WRITE = re.compile(r"PytorchStreamWriter failed|inline_container\.cc.*unexpected pos")
+
 
 class RunError(ValueError):
     """Something cannot be done as asked; the one-line message has what would be right."""
@@ -49,7 +56,8 @@ def command(
     """Decorate the ``main`` of the program ``name``: errors become one line and an exit code.
 
     ``RunError`` and ``wrong``, which the user can mend, have exit code 2, as have texts that a
-    tokenizer cannot read. Ctrl-C has 130 and the line ``interrupted``.
+    tokenizer cannot read, and files that cannot be written. Ctrl-C has 130 and the line
+    ``interrupted``.
     """
 
     caught: tuple[type[Exception], ...] = (RunError, *wrong)
@@ -69,14 +77,35 @@ def command(
                 return 130
             except Exception as error:
                 # The Rust library of tokenizers has no class of its own for it.
-                if "Missing [UNK] token" not in str(error):
+                unreadable = "Missing [UNK] token" in str(error)
+                problem = _UNREADABLE if unreadable else explain_failed_write(error)
+                if problem is None:
                     raise
-                print(f"{name}: {_UNREADABLE}", file=sys.stderr)
+                print(f"{name}: {problem}", file=sys.stderr)
                 return 2
 
         return run
 
     return decorate
+
+
+def explain_failed_write(error: BaseException) -> str | None:
+    """Return a line for an error, or its cause, of a file that cannot be written; else None.
+
+    Python, torch and safetensors each report a full disk in a way of their own.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        number = cause.errno if isinstance(cause, OSError) else None
+        if number is None and (match := _OS_ERROR.search(str(cause))):
+            number = int(match[1])
+        if number in _FULL or (isinstance(cause, RuntimeError) and _TORCH_WRITE.search(str(cause))):
+            reason = os.strerror(number) if number else "a file could not be written to its end"
+            return f"{reason}; free space on the disk, then give the same command again"
+        if number in _FORBIDDEN and isinstance(cause, OSError):
+            return f"{cause.filename}: {os.strerror(number or 0)}"
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def parse_object(content: bytes | str, where: str) -> Row:

@@ -46,7 +46,7 @@ def _sources(task: str, patterns: str, **options: Any) -> list[Source]:
 # The first match decides.
 _registered = [
     *_sources("math", "openai/gsm8k gsm8k", extraction="gsm8k"),
-    *_sources("math", "numina_*"),
+    *_sources("math", "numina_* math/*"),
     *_sources(
         "math",
         "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500",

@@ -7,7 +7,7 @@
 #
 # Settings, knobs and variants are those of run_eurus2-7b_fsdp.sh, except for the length and the 330
 # steps. The paper gives these and 446.7 A800 hours, but no other settings. TRAIN_FILES: the
-# DeepScaleR problems (docs/reference/data.md: settings/math.yaml --input numina=FILE).
+# DeepScaleR problems (docs/reference/data.md: settings/math.yaml --input own=FILE).
 #
 # NEVER RUN ON A GPU: composed, checked and compared with the paper's settings by a test on the CPU.
 set -euo pipefail

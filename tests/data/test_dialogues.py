@@ -18,7 +18,7 @@ from data_preprocessing.rewrite_choice import (
 )
 from data_preprocessing.selection import find_reason, select
 from data_preprocessing.stages import Removal
-from data_preprocessing.validate_votes import INSTRUCTION, Votes, vote_on_row
+from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, vote_on_row
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 
@@ -241,3 +241,28 @@ def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(
 ):
     removal = find_reason(given_votes, **{"min_solvable": 0.6, "min_agreement": 0.6, **settings})
     assert (removal and removal.rule) == reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("No solution", True),
+        ("No solution exists", True),
+        (r"\text{No solution exists.}", True),
+        (r"\textbf{There is no solution}", True),
+        ("There are no solutions", True),
+        (r"\mathrm{No~solutions~exist}", True),
+        (r"No\ solution", True),
+        ("The problem has no solution", True),
+        ("cannot be solved", True),
+        ("This problem can't be solved!", True),
+        ("unsolvable", True),
+        ("no real solutions", False),
+        ("no solution for x < 3", False),
+        ("1 solution", False),
+        ("0", False),
+        ("x = 2", False),
+    ],
+)
+def test_answers_without_a_solution_are_recognized(answer, expected):
+    assert says_unsolvable(answer) is expected

@@ -174,9 +174,45 @@ def test_files_without_a_source_are_named_and_split_by_problem(tmp_path):
     words = ["--input", f"numina={tmp_path / 'in.jsonl'}", "--source", "mine", "--split", "0.8"]
     assert apply_math_rules(tmp_path / "out", *words, "chunk_rows=7", sources=["numina"]) == 0
     train, test = (get_rows(tmp_path / "out", split) for split in ("train", "test"))
-    assert {row["data_source"] for row in train + test} == {"numina_mine"}
+    assert {row["data_source"] for row in train + test} == {"math/mine"}
     assert {row["extra_info"]["split"] for row in test} == {"test"} and 2 <= len(test) <= 14
     assert sorted(row["extra_info"]["index"] for row in train + test) == list(range(40))
+
+
+@pytest.mark.parametrize(("word", "suffix"), [("true", MATH_SUFFIX), ("false", "")])
+def test_own_rows_have_their_own_name_and_may_lack_the_instruction(tmp_path, word, suffix):
+    rows = [
+        {"id": n, "question": f"What is {n} + {n}?", "answer": str(2 * n), "source": "sums"}
+        for n in range(3)
+    ]
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    words = [f"answer_format={word}", "system_prompt=none", "stages=null"]
+    assert run(tmp_path / "out", "math", *words, "--input", f"own={path}") == 0
+    train = get_rows(tmp_path / "out")
+    assert {row["data_source"] for row in train} == {"math/sums"}
+    assert [row["prompt"][0]["content"] for row in train] == [
+        row["question"] + suffix for row in rows
+    ]
+    assert read_json(tmp_path / "out" / "report.json")["settings"]["answer_format"] is bool(suffix)
+
+
+def test_tasks_that_were_not_compared_are_named(tmp_path, capsys):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"question": "What is 1 + 1?", "answer": "2"}')
+    words = ["--input", f"own={path}", "--source", "mine", f"data_dir={FIXTURES}"]
+    words += ["stages.deduplicate=null"]
+    assert run(tmp_path / "out", "math", *words) == 0
+    said = capsys.readouterr().out
+    line = next(
+        line for line in said.splitlines() if line.startswith("decontaminate: NOT compared")
+    )
+    assert "math500" in line and "aime2025" in line and "last_digit_chain" not in line
+    assert "report.md says why for each" in line
+    # Without tasks nothing is left out.
+    words += ["stages.decontaminate.tasks=[]"]
+    assert run(tmp_path / "other", "math", *words) == 0
+    assert "NOT compared" not in capsys.readouterr().out
 
 
 def test_hub_rows_are_numbered_and_missing_data_sets_are_reported(tmp_path):
@@ -400,6 +436,11 @@ ROWS = "premise,hypothesis,label\n"
         (f"{GSM8K} --source mine", "", "--source mine: gsm8k is not named by a column source"),
         (f"{MATH} --input numina:dev=in.jsonl", "", "must be NAME=FILE or NAME:SPLIT=FILE with"),
         (f"{MATH} --input numina=a numina=b", "", "numina already has a file for all"),
+        (
+            f"{MATH} sources.own={{}} stages.decontaminate=null",
+            "",
+            "own needs a file: give --input",
+        ),
         (f"{NEWS} --splits official", ROWS + "a,b,neutral\n", "newsnli has no official split"),
         (f"{NEWS} --tasks qqa", "", "--input names newsnli, which is not among --tasks qqa"),
     ],

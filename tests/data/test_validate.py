@@ -107,6 +107,36 @@ def test_repeated_ids_are_faults_except_in_eurus_2_rl_data(tmp_path, capsys):
     assert main([write(tmp_path / "a.parquet", rows)]) == 0
 
 
+def test_a_verifier_that_judges_no_row_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sources, "_registered", list(sources._registered))
+    for name in ("odes", "elegies"):
+        monkeypatch.setitem(sources.TASKS, name, None)  # and so gone after the test
+        del sources.TASKS[name]
+    head = "from prime_ext import extend\nfrom prime_ext.verifiers.verdict import wrong\n"
+    kind = (
+        "@extend.verifier('{0}', '{0}/*')\nclass V:\n"
+        "    async def averify(self, response, gold):\n        return wrong(response, 0.0)\n"
+    )
+    (tmp_path / "verifier_of_odes.py").write_text(head + kind.format("odes"))
+    (tmp_path / "verifier_of_elegies.py").write_text(head + kind.format("elegies"))
+    path = write(tmp_path / "a.parquet", [row(), row(1, content="2*2", source="math/ode")])
+    assert main([path, "--modules", "verifier_of_odes"]) == 1
+    out = capsys.readouterr().out
+    assert (
+        "the verifier 'odes' of your modules judges no row: none of its patterns matches a data"
+        " source of the rows, which are math/ode, openai/gsm8k" in out
+    )
+    assert "nothing is wrong" not in out
+    # A module may have verifiers of other data sets too.
+    ode = write(tmp_path / "b.parquet", [row(source="odes/mine")])
+    assert main([ode, "--modules", "verifier_of_odes", "verifier_of_elegies"]) == 0
+    out = capsys.readouterr().out
+    assert "'elegies' of your modules judges no row" in out and "'odes'" not in out
+    assert main([path, "--sources", "riddles=math"]) == 1
+    assert "--sources riddles=... decides for no data source" in capsys.readouterr().out
+
+
 def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sources, "_registered", list(sources._registered))

@@ -21,7 +21,7 @@ from transformers import (
     Gemma2ForCausalLM,
 )
 
-from eval.prm import main
+from eval.prm import main, parser
 from eval.prm_data import LabeledResponse, read_prmbench, read_processbench, split_response
 from eval.prm_metrics import (
     AGGREGATIONS,
@@ -39,8 +39,10 @@ from eval.prm_metrics import (
     score_processbench,
 )
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
+from eval.run import parser as run_parser
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
 
 # ---- metrics ----
@@ -187,6 +189,49 @@ def test_rows_of_processbench_have_their_labels_and_steps(split, rows, right):
         assert tuple(pieces) == item.response.steps
 
 
+PROCESS = {"id": "a", "problem": "1+1?", "steps": ["one", "two"], "label": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": "one"}, "steps must be a list that is not empty, got 'one'"),
+        ({"steps": []}, "steps must be a list that is not empty, got []"),
+        ({"steps": ["one", 2]}, "steps 2 must be a text, got 2"),
+        ({"label": "1"}, "label must be a whole number from -1 to 1, got '1'"),
+        ({"label": True}, "label must be a whole number from -1 to 1, got True"),
+        ({"label": 0.5}, "label must be a whole number from -1 to 1, got 0.5"),
+        ({"label": float("nan")}, "label must be a whole number from -1 to 1, got nan"),
+        ({"label": None}, "label must be a whole number from -1 to 1, got None"),
+        ({"label": 2}, "label must be a whole number from -1 to 1, got 2"),
+        ({"problem": 5}, "problem must be a text"),
+        (None, "no field 'steps'; it has ['id', 'label', 'problem']"),
+    ],
+)
+def test_a_bad_row_of_processbench_is_named_with_its_field(tmp_path, change, message):
+    bad = {key: PROCESS[key] for key in PROCESS if key != "steps"} if change is None else change
+    rows = [PROCESS, bad if change is None else PROCESS | bad]
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SourceError) as error:
+        read_processbench(str(tmp_path), "gsm8k", "", "\n")
+    assert str(error.value).startswith(f"{path} row 2: {message}")
+
+
+def test_an_empty_split_of_processbench_is_refused(tmp_path):
+    (tmp_path / "math.json").write_text("[]")
+    with pytest.raises(SourceError, match=r"math.json has no rows"):
+        read_processbench(str(tmp_path), "math", "", "\n")
+
+
+def test_steps_of_prmbench_lose_their_numbers_and_keep_decimals(tmp_path):
+    path = tmp_path / "b.jsonl"
+    steps = ["1. First", "Step 2. Then 2.5", "3.5 is more than 3", "4.It is 4"]
+    path.write_text(json.dumps(prmbench_row("circular", 0, []) | {"modified_process": steps}))
+    [item] = read_prmbench(str(path), "", "\n")
+    assert item.response.steps == ("First", "Then 2.5", "3.5 is more than 3", "It is 4")
+
+
 # ---- step scores ----
 
 
@@ -304,6 +349,14 @@ def test_steps_of_a_text_as_it_was_generated():
 
 
 # ---- the command ----
+
+
+def test_separators_of_a_shell_are_line_breaks():
+    words = ["processbench", "--model", "m", "--output", "o", "--separator", r"\n"]
+    words += ["--step-separator", r"\n\n", "--step-prefix", r"\t"]
+    parsed = parser().parse_args(words)
+    assert (parsed.separator, parsed.step_separator, parsed.step_prefix) == ("\n", "\n\n", "\t")
+    assert run_parser().parse_args(["--stop", r"\n\nQ:"]).stop == ["\n\nQ:"]
 
 
 @pytest.fixture(scope="module")
@@ -548,12 +601,12 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         (
             STEPS_BENCH,
             json.dumps(prmbench_row("a", 0, [0])),
-            "error_steps must be a list of numbers from 1 on",
+            "row 1: error_steps: each must be a whole number from 1, got 0",
         ),
         (
             STEPS_BENCH,
             json.dumps(prmbench_row("a", 0, []) | {"modified_process": "1."}),
-            "must be a list of texts, not",
+            "row 1: modified_process must be a list that is not empty, got '1.'",
         ),
         (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
         (
@@ -567,13 +620,40 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
             ONE.replace('"correctness": [1]', '"gold": null'),
             "row 1: gold must be a text, got 'None'",
         ),
-        (BON, ONE.replace("1", "1, 0"), "one value for each of 1 responses"),
+        (BON, ONE.replace("1", "1, 0"), "row 1: correctness must have 1 values, got 2"),
         (
             BON,
             ONE + "\n" + ONE.replace("correctness", "unknown"),
             "row 2: correctness or gold must be in all rows",
         ),
         ([*BENCH, "--reference", "nobody/nothing"], "", "nobody/nothing cannot be loaded"),
+        ([*BENCH, "--coefficient", "0"], "", "--coefficient 0.0 must be above 0"),
+        ([*BENCH, "--coefficient", "nan"], "", "--coefficient nan must be above 0"),
+        ([*BON, "--steps-end", "("], ONE, "--steps-end '(' is not a regular expression"),
+        (STEPS_BENCH, "", "in.jsonl has no rows"),
+        (BON, "", "in.jsonl has no rows"),
+        (BON, ONE.replace('"p"', "7"), "row 1: prompt must be a text or a list of messages"),
+        (BON, ONE.replace('["a"]', '"a"'), "row 1: completions must be a list that is not empty"),
+        (
+            BON,
+            ONE.replace('["a"]', '[["a", 3]]'),
+            "row 1: response 1: step 2 must be a text, got 3",
+        ),
+        (BON, ONE.replace("[1]", '["1"]'), "row 1: correctness must be 0 or 1, got '1'"),
+        (BON, ONE.replace("[1]", "[null]"), "row 1: correctness must be 0 or 1, got None"),
+        (BON, ONE.replace("[1]", "[NaN]"), "row 1: correctness must be 0 or 1, got nan"),
+        (BON, ONE.replace("}", ', "answers": [{}]}'), "row 1: answers 1 must be a text, got '{}'"),
+        (BON, f'{ONE[:-1]}, "id": 3}}\n{ONE[:-1]}, "id": 3}}', "row 2: the id '3' is there a se"),
+        (
+            STEPS_BENCH,
+            json.dumps(prmbench_row("a", 0, []) | {"error_steps": "1"}),
+            "row 1: error_steps must be a list, got '1'",
+        ),
+        (
+            STEPS_BENCH,
+            json.dumps(prmbench_row("a", 0, []) | {"modified_question": None}),
+            "row 1: modified_question must be a text or a list of messages",
+        ),
     ],
 )
 def test_bad_input_is_one_line(models, described, bench, tmp_path, capsys, words, text, message):

@@ -20,6 +20,14 @@ from prime_ext.utils.report_page import escape_markdown
 # ---- reports ----
 
 
+def test_a_partial_score_solves_no_problem(tmp_path):
+    def score_partly(row):
+        row.update(score=0.5, verdict="wrong")
+
+    run = make_run(tmp_path / "run", n=1, problems=7, change=score_partly)
+    assert "Problems: 7 never solved, 0 sometimes, 0 always." in write_report(run).read_text()
+
+
 HOSTILE = (
     "</pre></details><script>alert(1)</script><img src=x"
     " onerror=alert(2)>\x00\x1b[31m\u202egnp\ud800``` | [x](y)"

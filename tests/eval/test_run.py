@@ -378,6 +378,15 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert get_score(out, "sums", "avg@4") == 1 and "regraded_with" in get_results(out)
 
 
+def test_regrading_keeps_the_k_of_the_run(tasks, tmp_path):
+    words = [*tasks, "--decoding", "several", "--k", "3", "--output", tmp_path / "out"]
+    assert run(*words) == 0
+    before = get_results(tmp_path / "out")["tasks"]
+    results, _ = grade.regrade(tmp_path / "out")
+    assert results["tasks"] == before
+    assert list(before["sums"]["summary"]["scores"]) == ["avg@4", "pass@3", "maj@3"]
+
+
 def test_regrading_refuses_missing_runs_and_gold_answers_of_other_types(whole, tmp_path, capsys):
     out = shutil.copytree(whole, tmp_path / "out")
     path = out / "sums" / "problems.jsonl"

@@ -2,6 +2,8 @@
 """Models as a user may name them, and what each becomes."""
 
 import os
+import re
+import resource
 import shutil
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from prime_ext.generate.local_model import EXPORTED, find_model, weight_files
 from prime_ext.generate.open import open_backend
 from prime_ext.generate.prm_description import FILE, prm_description, read_description
 from prime_ext.utils.files import digest_files, read_json, write_json
+from prime_ext.utils.run_store import RunError
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,28 @@ def test_prm_references_are_relative_and_only_fixed_ones_have_biases(model_path,
         prm_description({**run, "reference_moves": True}, {"bias": -0.25}, tmp_path)["bias"] is None
     )
     assert read_description("org/sft") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is broken or half-written"),
+        ("[]", "is a list, not an object"),
+        ('{"beta": "0.05"}', "beta must be a number, got '0.05'"),
+        ('{"beta": true}', "beta must be a number, got True"),
+        ('{"beta": NaN}', "NaN is not a JSON number"),
+        ('{"beta": 0}', "beta must be above 0, got 0"),
+        ('{"beta": null}', "beta must be above 0, got None"),
+        ('{"reference": ["a"]}', "reference must be a text"),
+        ('{"step_separator": 1}', "step_separator must be a text, got 1"),
+        ('{"append_eos": "no"}', "append_eos must be true or false, got 'no'"),
+    ],
+)
+def test_a_wrong_description_is_one_line(tmp_path, text, message):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(RunError, match=re.escape(message)) as error:
+        read_description(str(tmp_path))
+    assert str(tmp_path / FILE) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +201,65 @@ def test_an_export_that_fails_leaves_nothing_behind(run):
     with pytest.raises(BackendError, match="model_world_size_2_rank_0.pt cannot be read: "):
         find_model(str(run))
     assert not any(name.startswith((EXPORTED, f".{EXPORTED}")) for name in os.listdir(actor))
+
+
+@pytest.fixture
+def whole_checkpoint(model_path, tmp_path):
+    """Return a step with policy and PRM of one rank, as a complete checkpoint of a run has them."""
+    step = tmp_path / "run" / "global_step_3"
+    for role in ("actor", "prm"):
+        shutil.copytree(model_path, step / role / "huggingface")
+        (step / role / "huggingface" / "model.safetensors").unlink()
+        weights = load_file(model_path / "model.safetensors")
+        torch.save(weights, step / role / "model_world_size_1_rank_0.pt")
+    run = {"prm": "org/sft", "reference": str(model_path), "reference_moves": False}
+    run |= {"beta": 0.5, "loss": "ce", "variant": "guarded", "step": 3, "reference_mode": "frozen"}
+    write_json(step / FILE, run)
+    identity = {
+        "data.train_files": ["/data/of/somebody/train.parquet", "abc"],
+        "the tokenizer of": ["org/sft", "abc"],
+        "data.seed": [7, 7],
+    }
+    write_json(step / "prime_ext_complete.json", {"identity": identity, "files": {}})
+    return step
+
+
+def test_exports_have_a_model_card(whole_checkpoint, model_path, tmp_path):
+    cards = {}
+    for role in ("actor", "prm"):
+        assert main([str(whole_checkpoint), str(tmp_path / f"my_{role}"), "--role", role]) == 0
+        cards[role] = (tmp_path / f"my_{role}" / "README.md").read_text()
+        head = "---\nlibrary_name: transformers\nbase_model: org/sft\ntags: [prime-ext, "
+        assert cards[role].startswith(head)
+        shown = cards[role].replace("\\", "")
+        assert f"# my_{role}" in shown and "| training step | 3 |" in shown
+        assert "| weights | float32 |" in shown and 'from_pretrained("FOLDER")' in cards[role]
+        assert "/data/of" not in cards[role] and str(tmp_path) not in cards[role]
+    shown = cards["actor"].replace("\\", "")
+    for row in (
+        "| variant | guarded |",
+        "| data.train_files | train.parquet |",
+        "| data.seed | 7 |",
+    ):
+        assert row in shown
+    reference = os.path.relpath(model_path, tmp_path / "my_prm")
+    assert "| beta | 0.5 |" in cards["prm"] and "reinforcement-learning" not in cards["prm"]
+    assert f'reference = AutoModelForCausalLM.from_pretrained("{reference}")' in cards["prm"]
+    # A checkpoint that says nothing of its run has a card too.
+    (whole_checkpoint / FILE).unlink()
+    (whole_checkpoint / "prime_ext_complete.json").unlink()
+    assert main([str(whole_checkpoint), str(tmp_path / "bare")]) == 0
+    card = (tmp_path / "bare" / "README.md").read_text()
+    assert "base_model" not in card and "| training step | 3 |" in card and "null" not in card
+
+
+def test_an_export_on_a_full_disk_is_one_line(whole_checkpoint, tmp_path, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        assert main([str(whole_checkpoint), str(tmp_path / "out")]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("prime_ext.generate.export: ") and "free space on the disk" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -14,6 +14,7 @@ from prime_ext.algorithms.implicit_reward import prefix_values
 from prime_ext.offline_prm.batches import (
     TokenRow,
     build_batch,
+    drop_cut_responses,
     encode,
     encode_prompts,
     epoch_batches,
@@ -64,7 +65,7 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
 
 
 def test_a_truncated_response_loses_the_labels_after_the_cut():
-    example = Example("ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
+    example = Example("ab\n\ncd", None, (2, 6), (1.0, 0.0))
     whole = encode(ENCODER, [5, 6], example, 20)
     assert whole.labeled_ends == ((1, 1.0), (6, 0.0)) and len(whole.response) == 7
     cut = encode(ENCODER, [5, 6], example, 6)
@@ -73,12 +74,22 @@ def test_a_truncated_response_loses_the_labels_after_the_cut():
 
 def test_prompts_without_room_for_a_response_are_dropped():
     groups = [
-        PromptGroup(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")
+        PromptGroup(prompt, [Example("abcdefghij", 1.0, where="row")])
+        for prompt in ("p0", "p" * 9, "p1")
     ]
     usable = encode_prompts(groups, ENCODER, 8)
     assert [(group.prompt, len(group.prompt_ids)) for group in usable] == [("p0", 2), ("p1", 2)]
     with pytest.raises(SourceError, match="no prompt leaves room"):
         encode_prompts(groups, ENCODER, 2)
+
+
+def test_a_response_is_whole_with_its_end_token_or_dropped():
+    group = PromptGroup("p0", [Example("abc", 1.0), Example("ab", 0.0), Example("é", 1.0)])
+    # Room for three tokens, one of which ends the sequence.
+    [kept] = drop_cut_responses(encode_prompts([group], ENCODER, 5), ENCODER, 5)
+    assert [example.text for example in kept.examples] == ["ab", "é"]
+    with pytest.raises(SourceError, match="no response fits"):
+        drop_cut_responses(encode_prompts([group], ENCODER, 4), ENCODER, 4)
 
 
 BETA = 0.5

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from tiny_prm import overrides, response_rows, write_jsonl
+from tiny_prm import overrides, response_rows, save_tiny_model, write_jsonl
 
 import prime_ext.config
 from prime_ext.config.checks import read
-from prime_ext.offline_prm.__main__ import main
+from prime_ext.offline_prm.__main__ import compose, main
 from prime_ext.offline_prm.labeled_responses import read_data
 from prime_ext.offline_prm.offline_settings import LossSettings
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import RunLock
 
 DEFAULTS = OmegaConf.to_container(
     OmegaConf.load(Path(prime_ext.config.__file__).parent / "offline_prm_common.yaml").prm
@@ -61,11 +62,15 @@ STEPS = {"prompt": "p", "completions": ["a", "b"], "labels": [0, 1]}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (GOOD | {"prompt": None}, "no column 'prompt'"),
+        (GOOD | {"prompt": None}, "prompt must be a text or a list of messages"),
+        ({"completions": ["a"], "correctness": [1]}, "no field 'prompt'; it has"),
+        (GOOD | {"prompt": [{"role": 1, "content": "a"}]}, "prompt must be"),
+        (GOOD | {"completions": "ab"}, "completions must be a list that is not empty, got 'ab'"),
+        (GOOD | {"correctness": ["1", 0]}, "correctness 1 must be in [0, 1], got '1'"),
         (GOOD | {"prompt": [{"role": "user"}]}, "prompt must be"),
         (GOOD | {"completions": []}, "completions must be"),
-        (GOOD | {"completions": ["a", 3]}, "completion 2 must be a text, got '3'"),
-        (GOOD | {"completions": ["a"]}, "1 completions and 2 values of correctness"),
+        (GOOD | {"completions": ["a", 3]}, "completions 2 must be a text, got 3"),
+        (GOOD | {"completions": ["a"]}, "correctness must have 1 values, got 2"),
         (GOOD | {"correctness": [float("nan"), 0]}, "correctness 1 must be in [0, 1], got nan"),
         (GOOD | {"correctness": [None, 0]}, "correctness 1 must be in [0, 1], got None"),
         (
@@ -73,9 +78,9 @@ STEPS = {"prompt": "p", "completions": ["a", "b"], "labels": [0, 1]}
             "correctness 1 must be 0 or 1 for the loss dpo, got 0.5",
         ),
         ({"response": [QUESTION, QUESTION], "label": 1}, "response must be"),
-        (STEPS | {"labels": [1]}, "2 steps and 1 labels"),
+        (STEPS | {"labels": [1]}, "labels must have 2 values, got 1"),
         (STEPS | {"labels": [1, 2]}, "label of step 2 must be in [0, 1], got 2"),
-        (STEPS | {"completions": ["a", ""]}, "step 2 is empty"),
+        (STEPS | {"completions": ["a", ""]}, "completions 2 is empty"),
         (STEPS | {"labels": [None, None]}, "no step has a label"),
     ],
 )
@@ -89,6 +94,62 @@ def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
         and f"{path} row 2" in str(error.value)
         and "\n" not in str(error.value)
     )
+
+
+def test_equal_files_and_shared_prompts_are_not_held_out(check, tmp_path, capsys):
+    rows = response_rows(6)
+    data = tmp_path / "d.jsonl"
+    held_out = write_jsonl(tmp_path / "v.jsonl", response_rows(9)[6:])
+    own = {"data.val_fraction": 0, "data.val_files": held_out}
+    assert check(rows, **own) == 0
+    assert "3 with 12 held out" in capsys.readouterr().out
+    # Other layout of the same prompt, as a message.
+    shared = {**rows[4], "prompt": [{"role": "user", "content": f"  {rows[4]['prompt']}\n"}]}
+    write_jsonl(held_out, [*response_rows(9)[6:], shared])
+    for more, message in (
+        (own, "1 of 4 prompts of data.val_files are also in data.train_files"),
+        (own | {"data.val_files": data}, "6 of 6 prompts of data.val_files are also in"),
+        (own | {"data.train_files": f"[{data},{data}]"}, f"data.train_files must name {data} once"),
+    ):
+        assert check(rows, **more) == 2
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
+    assert check(rows, **own) == 2
+    assert f"({held_out} row 4, {data} row 5)" in capsys.readouterr().err
+
+
+def test_responses_that_would_be_cut_are_left_out_with_a_count(check, tmp_path, capsys):
+    save_tiny_model(tmp_path / "model")
+    row = {"prompt": "p", "completions": ["2 2 2 2 " * 9 + end for end in "13"]}
+    rows = [row | {"correctness": [1, 0]}, *response_rows(3)]
+    settings = {"model.path": tmp_path / "model", "data.val_fraction": 0}
+    assert check(rows, **settings) == 0
+    said = capsys.readouterr().out
+    assert (
+        "train: 2 of 14 responses are left out, as data.max_length would cut them, and 1 of 4"
+        in said
+    )
+    assert "3 prompts with 12 responses to train on" in said and "nothing is wrong" in said
+    assert check(rows[:1], **settings) == 2
+    assert "no response fits within data.max_length=64; raise it" in capsys.readouterr().err
+
+
+def test_separators_of_a_shell_are_line_breaks(check, tmp_path):
+    data = write_jsonl(tmp_path / "s.jsonl", [STEPS])
+    words = overrides("no/such-model", data, tmp_path / "out", **{"prm.loss": "step_ce"})
+    words += [r'prm.steps.separator="\n\n"', r'prm.steps.prefix="\t\\n "']
+    _, settings = compose(words)
+    assert (settings.prm.steps.separator, settings.prm.steps.prefix) == ("\n\n", "\t\\n ")
+    [group] = read_data([data], settings.prm)
+    assert group.examples[0].text.count("\n\n") == 1
+
+
+def test_a_folder_in_use_is_refused(check, tmp_path, capsys):
+    with RunLock(tmp_path / "out"):
+        assert check(response_rows(6)) == 2
+    said = capsys.readouterr().err
+    assert f"trainer.output_dir={tmp_path / 'out'} is in use by process" in said
+    assert check(response_rows(6)) == 0
 
 
 # No prompt has a correct and a wrong response.
@@ -126,6 +187,36 @@ def test_good_data_are_described(check, capsys):
         ({"+prm.margin": 3}, "nothing reads prm.margin=3"),
         ({"data.train_files": "none.parquet"}, "none.parquet does not exist"),
         ({"data.val_fraction": 0, "prm.loss": "dpo"}, "prm.loss=dpo"),
+        (
+            {"checkpoint.save_contents": "[hf_model]"},
+            "checkpoint.save_contents=[hf_model] lacks mod",
+        ),
+        (
+            {"checkpoint.save_contents": "[]"},
+            "checkpoint.save_contents=[] lacks model",
+        ),
+        (
+            {"checkpoint.save_contents": "[model,extra]"},
+            "lacks optimizer, which a resumed run needs",
+        ),
+        (
+            {"checkpoint.load_contents": "[model]"},
+            "checkpoint.load_contents=[model] lacks optimizer",
+        ),
+        (
+            {"checkpoint.save_contents": "[modle,optimizer,extra]"},
+            "checkpoint.save_contents.0 must be 'model', 'optimizer', 'extra' or 'hf_model'",
+        ),
+        ({"optim.lr": 0}, "optim.lr must be greater than 0, got 0"),
+        ({"optim.lr": -1e-3}, "optim.lr must be greater than or equal to 0, got -0.001"),
+        ({"optim.lr": "nan"}, "optim.lr must be a finite number"),
+        ({"optim.clip_grad": 0}, "optim.clip_grad must be greater than 0"),
+        ({"optim.betas": "[1.0,0.95]"}, "optim.betas"),
+        ({"optim.weight_decay": -0.1}, "optim.weight_decay must be"),
+        ({"optim.lr_warmup_steps_ratio": 1.0}, "optim.lr_warmup_steps_ratio must be less than 1"),
+        ({"optim.lr_warmup_steps": 9}, "optim.lr_warmup_steps=9 must be below the 1 steps"),
+        ({"optim.lr_scheduler_type": "linear"}, "optim.lr_scheduler_type must be 'constant' or"),
+        ({"optim.min_lr_ratio": 2}, "optim.min_lr_ratio must be"),
     ],
 )
 def test_settings_and_data_that_cannot_work(check, tmp_path, capsys, more, message):

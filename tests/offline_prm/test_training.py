@@ -66,6 +66,13 @@ def test_the_final_folder_has_all_that_scoring_needs(run):
     assert (description["loss"], description["beta"], description["steps"]) == ("ce", 0.5, LAST)
     assert read_description(str(hf))["reference"] == str(folder / "model")
     assert str(folder) not in card and "d.jsonl" in card
+    readme = (hf / "README.md").read_text()
+    shown = readme.replace("\\", "")
+    accuracy = description["validation"]["val/pair_accuracy"]
+    rows = ("| base model | ../../model |", "| optim.lr | 0.01 |", "| beta | 0.5 |")
+    assert all(row in shown for row in rows) and str(folder) not in readme
+    assert f"| val/pair_accuracy | {accuracy:.6g} |" in shown
+    assert 'reference = AutoModelForCausalLM.from_pretrained("../../model")' in readme
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(run, tmp_path):

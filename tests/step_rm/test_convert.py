@@ -54,12 +54,17 @@ MALFORMED = {
     "pspo": (
         """
 {"sentence": "a", "label": "2"}
+{"sentence": "a", "label": true}
+{"sentence": 5, "label": "1"}
 {"sentence": "a </s><s> b </s><s> c", "label": "1"}"""
     ),
     "prm800k": (
         """
 {"question": "x"}
-{"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"rating": 5}]}]}}"""
+{"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"rating": 5}]}]}}
+{"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"text": "a", "rating": true}]}]}}
+{"question": {"problem": "q"}, "label": {"steps": [{"completions": 5}]}}
+{"question": {"problem": "q"}, "label": {"steps": [{"completions": [{"text": "a"}], "chosen_completion": true}]}}"""  # noqa: E501
     ),
     "math-shepherd": (
         """
@@ -72,7 +77,13 @@ MALFORMED = {
         """
 {"question": "q", "steps": ["a"], "labels": [[]]}
 {"question": "q", "steps": [" "], "labels": [1]}
-{"steps": ["a"], "labels": [1]}"""
+{"steps": ["a"], "labels": [1]}
+{"question": "q", "steps": "ab", "labels": [1, 1]}
+{"question": 5, "steps": ["a"], "labels": [1]}
+{"question": "q", "steps": ["a"], "labels": [true]}
+{"question": "q", "steps": ["a"], "labels": [NaN]}
+{"question": "q", "steps": ["a"], "labels": [0.5]}
+{"question": "q", "steps": ["a"], "labels": ["1"]}"""
     ),
 }
 
@@ -133,7 +144,7 @@ def test_every_format_is_converted_and_malformed_rows_are_reported(
     steps = convert(tmp_path, name, path)
     printed = capsys.readouterr()
     numbers = [*range(1, len(malformed) + 2), len(malformed) + len(good) + 2]
-    assert [line.split(": ")[0] for line in printed.err.splitlines()] == [
+    assert [line.split(": ")[0] for line in printed.err.splitlines() if " row " in line] == [
         f"{path} row {number}" for number in numbers
     ]
     assert json.loads(printed.out)["counts"]["malformed rows"] == len(numbers)
@@ -218,6 +229,64 @@ def test_equal_pairs_without_a_question_are_in_one_split(tmp_path):
     steps = convert(tmp_path, "pspo", rows, *SHARES)
     assert len({step.split for step in steps}) == 3
     assert len({step.split for step in steps if step.current == third}) == 1
+
+
+def test_false_is_not_a_neutral_step(tmp_path, capsys):
+    path = write(tmp_path, '{"question": "q", "steps": ["a", "b"], "labels": [true, false]}')
+    assert main(["--chains", str(path), "--output", str(tmp_path / "steps.parquet")]) == 2
+    said = capsys.readouterr().err
+    assert "row 1: labels 1 must be -1, 0 or 1, got True; write 1 for true and -1 for false" in said
+
+
+@pytest.mark.parametrize(
+    ("questions", "words", "message"),
+    [
+        # One template with other numbers: a single group.
+        (
+            [f"Tom has {k} apples and buys some more apples." for k in range(30)],
+            (),
+            "no step is in the split {} (30 steps of 1 questions): all are of one group",
+        ),
+        (["a", "b"], ("--test", 0.001), "no step is in the split {} (2 steps of 2 questions): oth"),
+    ],
+)
+def test_splits_without_a_step_are_named(tmp_path, capsys, questions, words, message):
+    rows = [
+        {"question": q, "steps": [f"We add {k}."], "labels": [1]} for k, q in enumerate(questions)
+    ]
+    steps = convert(tmp_path, "chains", rows, *words)
+    missing = {"train", "validation", "test"} - {step.split for step in steps}
+    said = capsys.readouterr().err
+    assert missing and all(message.format(name) in said for name in missing)
+    assert said.count("no step is in") == len(missing)
+    convert(tmp_path, "chains", rows, "--validation", 0, "--test", 0)
+    assert "no step is in" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label": True}, "label must be one of (-1, 0, 1), got True"),
+        ({"label": "1"}, "label must be one of (-1, 0, 1), got '1'"),
+        ({"label": float("nan")}, "label must be one of (-1, 0, 1), got nan"),
+        ({"split": "dev"}, "split must be one of ('train', 'validation', 'test'), got 'dev'"),
+        ({"current": 5}, "current must be a text, got 5"),
+        ({"current": " "}, "current is empty"),
+        ({"previous": "ab"}, "previous must be a list, got 'ab'"),
+        ({"previous": [5]}, "previous 1 must be a text, got 5"),
+        ({"question": 5}, "question must be a text, got 5"),
+    ],
+)
+def test_a_wrong_field_of_labeled_steps_is_named(tmp_path, change, message):
+    row = {"question": "q", "previous": ["a"], "current": "b", "label": 1, "source": "s"}
+    row |= {"split": "train", "group": "g"}
+    path = write(tmp_path, [row, row | change])
+    with pytest.raises(SourceError) as error:
+        list(read_steps(path))
+    assert str(error.value) == f"{path} row 2: {message}"
+    path.write_text("")
+    with pytest.raises(SourceError, match="has no rows"):
+        list(read_steps(path))
 
 
 def test_files_record_their_options_and_other_schemas_are_refused(tmp_path):

@@ -64,6 +64,12 @@ def test_texts_and_ends_of_steps():
     assert cut("") == Cut((), ()) == cut("", "delimiters", SEMICOLON)
 
 
+def test_delimiters_of_a_shell_are_line_breaks():
+    assert cut("a\n\nb\n\nc", "delimiters", [r"\n\n"]).texts == ("a\n\n", "b\n\n", "c")
+    # A backslash itself is written twice.
+    assert cut(r"a\nb", "delimiters", [r"\\n"]).texts == (r"a\n", "b")
+
+
 def test_steps_without_content_belong_to_their_neighbours():
     steps = cut("...;a;?;b;", "delimiters", SEMICOLON)
     assert steps.texts == ("...;", "a;", "?;", "b;", "")

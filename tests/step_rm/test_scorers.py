@@ -29,7 +29,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers import server_scorer as server_module
-from prime_ext.step_rm.scorers.build import build_scorer, check_server
+from prime_ext.step_rm.scorers.build import build_scorer, check_server, read_format
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, count_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrate
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -359,3 +359,15 @@ def test_a_vllm_server_gives_the_scores_of_a_local_model(tmp_path):
         check_server(asked)
         outcomes = scores(asked, chains)
     all_close(outcomes, scores(scorer_settings(model_path=str(path), device="cpu"), chains))
+
+
+def test_separators_of_a_shell_are_line_breaks(tmp_path):
+    path = str(tmp_path)
+    token = scorer_settings(kind="token_classification", model_path=path, separator=r" x\n")
+    assert token.separator == " x\n"
+    pair_format = {"layout": "text", "separator": r"\n"}
+    local = scorer_settings(model_path=path, pair_format=pair_format)
+    assert read_format(local).separator == "\n"
+    # A description has what the model was trained with.
+    described(tmp_path, pair_format=PairFormat(separator=r"\n"))
+    assert json.loads((tmp_path / FILE).read_text())["pair_format"]["separator"] == r"\n"

@@ -13,10 +13,11 @@ from prime_ext.step_rm.description import read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
-from prime_ext.step_rm.train import main
+from prime_ext.step_rm.train import compose, main
 from prime_ext.step_rm.train_settings import ModelSettings
 from prime_ext.step_rm.training import RunFiles, fit_temperature, load_model, report
 from prime_ext.utils.files import read_json
+from prime_ext.utils.run_store import RunLock
 
 
 def test_the_report_worked_out_by_hand():
@@ -72,7 +73,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def run(folder, output, **more):
+def run(folder, output, *words, **more):
     values = {
         "model.path": folder / "bert",
         "data.files": folder / "steps.parquet",
@@ -83,7 +84,7 @@ def run(folder, output, **more):
         "trainer.output_dir": output,
         **more,
     }
-    return main([f"{key}={value}" for key, value in values.items()])
+    return main([*words, *(f"{key}={value}" for key, value in values.items())])
 
 
 def logged(output, key):
@@ -111,6 +112,20 @@ def test_it_learns_and_everything_is_written(trained):
         description.temperature == results["temperature"]
         and description.pair_format.max_length == 64
     )
+    card = (trained / "model" / "README.md").read_text()
+    assert card.startswith(
+        "---\nlibrary_name: transformers\ntags: [prime-ext, process-reward-model"
+    )
+    shown = card.replace("\\", "")
+    for row in (
+        "| base model | ../../bert |",
+        f"| test.accuracy | {results['test']['accuracy']:.6g} |",
+        "| optim.lr | 0.003 |",
+        '| data.files | ["steps.parquet"] |',
+    ):
+        assert row in shown
+    assert "AutoModelForSequenceClassification.from_pretrained" in card
+    assert str(trained.parent) not in card
     # A server can read that its classes are a distribution.
     config = read_json(trained / "model" / "config.json")
     assert (
@@ -202,9 +217,15 @@ def test_a_decoder_with_full_context_stops_without_improvement(folder):
         ({"trainer.typo": 1}, "typo"),
         ({"data.files": "ALL_TRAIN"}, "no step is in the split validation"),
         ({"data.files": "[STEPS,OTHER_SEED]"}, "convert all files in one go"),
+        ({"data.files": "[STEPS,STEPS]"}, "must name"),
+        ({"optim.lr": 0}, "optim.lr must be greater than 0, got 0"),
+        ({"optim.warmup_ratio": 1.0}, "optim.warmup_ratio must be less than 1, got 1.0"),
+        ({"optim.weight_decay": "nan"}, "optim.weight_decay must be a finite number"),
+        ({"model.path": "MISSING"}, "model.path=MISSING cannot be loaded"),
     ],
 )
-def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, change, message):
+@pytest.mark.parametrize("check", [False, True])
+def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, check, change, message):
     files = str(change.get("data.files", folder / "steps.parquet")).replace(
         "STEPS", str(folder / "steps.parquet")
     )
@@ -216,9 +237,35 @@ def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, change, message)
         if name in files:
             files = files.replace(name, str(converted(tmp_path, chain_rows(300), name, *words)))
     capsys.readouterr()
-    assert run(folder, tmp_path / "out", **{**change, "data.files": files}) == 2
+    values = {**change, "data.files": files}
+    assert run(folder, tmp_path / "out", *["--check"] * check, **values) == 2
     lines = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")
     ]
     assert len(lines) == 1 and message in lines[0]
     assert not (tmp_path / "out" / "model").exists()
+
+
+def test_a_check_starts_nothing(folder, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert run(folder, output, "--check") == 0
+    said = capsys.readouterr().out
+    assert "train: steps " in said and said.endswith("prime_ext: nothing is wrong\n")
+    assert not output.exists()
+
+
+def test_two_runs_do_not_share_a_folder(folder, tmp_path, capsys):
+    output = tmp_path / "out"
+    with RunLock(output):
+        for words in ([], ["--check"]):
+            assert run(folder, output, *words) == 2
+            said = capsys.readouterr().err.splitlines()[-1]
+            assert f"trainer.output_dir={output} is in use by process" in said
+    assert sorted(path.name for path in output.iterdir()) == [".prime_ext.lock"]
+    assert run(folder, output, "--check") == 0
+
+
+def test_a_separator_of_a_shell_is_a_line_break(folder, tmp_path):
+    words = [f"model.path={folder / 'bert'}", "data.files=x.parquet"]
+    words += [f"trainer.output_dir={tmp_path}", r'data.separator="\n"', "data.layout=text"]
+    assert compose(words).data.pair_format().separator == "\n"

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run resumes where it was, whatever cut it off, and refuses the folder of another."""
 
+import errno
 import json
+import resource
 from operator import itemgetter
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from prime_ext.utils.run_store import LineFile, RunError, check_identity, run_folder
+from prime_ext.utils.run_store import (
+    LineFile,
+    RunError,
+    check_identity,
+    command,
+    explain_failed_write,
+    run_folder,
+)
 
 ROWS = [{"key": key, "value": key * key} for key in range(6)]
 
@@ -86,3 +97,46 @@ def test_a_folder_belongs_to_one_run(tmp_path):
         pass
     with pytest.raises(RunError, match="is a file"), run_folder(folder / "results.json", identity):
         pass
+
+
+@pytest.fixture
+def small_files():
+    """Let files have 100 kB at most, as a full disk would."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: torch.save(torch.zeros(10**6), path),
+        lambda path: save_file({"a": torch.zeros(10**6)}, path),
+        lambda path: path.write_bytes(bytes(10**6)),
+    ],
+)
+def test_a_full_disk_is_one_line(tmp_path, capsys, small_files, write):
+    @command("program")
+    def main():
+        try:
+            write(tmp_path / "file")
+        except Exception as error:
+            # What a library may make of it.
+            raise ValueError("saving failed") from error
+
+    assert main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("program: ") and said.count("\n") == 1
+    assert "free space on the disk, then give the same command again" in said
+
+
+def test_other_errors_stay_errors():
+    full = OSError(errno.ENOSPC, "No space left on device", "/data/x")
+    assert explain_failed_write(full).startswith("No space left on device; free")
+    forbidden = explain_failed_write(PermissionError(errno.EACCES, "Permission denied", "/data/x"))
+    assert forbidden == "/data/x: Permission denied"
+    for error in (ValueError("x"), RuntimeError("PytorchStreamReader failed"), KeyError(28)):
+        assert explain_failed_write(error) is None
+    with pytest.raises(KeyError):
+        command("program")(lambda: {}["x"])()

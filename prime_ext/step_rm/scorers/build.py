@@ -3,7 +3,7 @@
 
 from anyio.from_thread import start_blocking_portal
 
-from prime_ext.config.checks import SettingsError, read
+from prime_ext.config.checks import SettingsError, read, unescape
 from prime_ext.config.step_scorer_settings import (
     SECTION,
     LocalScorerSettings,
@@ -18,8 +18,12 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 def read_format(settings: LocalScorerSettings | ServerSettings) -> PairFormat | None:
     """Return the pair format of the settings. Raises ``SettingsError``."""
-    given = settings.pair_format
-    return None if given is None else read(PairFormat, given, f"{SECTION}.pair_format")
+    if settings.pair_format is None:
+        return None
+    given = dict(settings.pair_format)
+    if isinstance(given.get("separator"), str):
+        given["separator"] = unescape(given["separator"])
+    return read(PairFormat, given, f"{SECTION}.pair_format")
 
 
 def check_model(settings: ScorerSettings) -> None:

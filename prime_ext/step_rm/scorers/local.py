@@ -68,14 +68,18 @@ def count_positions(config: Any) -> float:
     return positions - (config.pad_token_id + 1 if shifted else 0)
 
 
+def check_length(config: Any, max_length: int, where: str) -> None:
+    """Raise ``StepRMError`` if inputs may be longer than the model's positions."""
+    if max_length > (limit := count_positions(config)):
+        raise StepRMError(f"{where} takes {limit} tokens, max_length={max_length} is more")
+
+
 def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
     """Return the id to pad with. Raises ``StepRMError``: tokenizer or length do not fit."""
     size = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > size:
         raise StepRMError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}")
-    if max_length > count_positions(model.config):
-        limit = count_positions(model.config)
-        raise StepRMError(f"{where} takes {limit} tokens, max_length={max_length} is more")
+    check_length(model.config, max_length, where)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if pad is None:
         raise StepRMError(
