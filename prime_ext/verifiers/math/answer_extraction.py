@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.math.notation import spell, tokenize
 
 MAX_BOXES = 10
 
@@ -50,12 +50,22 @@ class Extraction:
 
 
 _Finder = Callable[[str], Extraction | None]
+# What closes the thoughts of a response; the answer follows it.
+_THOUGHTS_END = re.compile(
+    r"</(?:\w{1,9}:)?(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)>"
+    r"|◁/think▷|\[/THINK\]|<\|(?:end_of_thought|end_of_thinking|/think|begin_of_solution)\|>"
+    r"|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
 
 
 def extract(response: str, style: str = "boxed") -> Extraction:
     """Return the final answer by the rules of ``style``. Raises ValueError: unknown style."""
     if style not in STYLES:
         raise ValueError(f"extraction must be one of {', '.join(sorted(STYLES))}, got {style!r}")
+    closed = deque(_THOUGHTS_END.finditer(response), maxlen=1)
+    rest = response[closed[0].end() :] if closed else ""
+    response = rest if rest.strip() else response
     for find in STYLES[style]:
         extraction = find(response)
         if extraction is not None:
@@ -110,7 +120,7 @@ def _find_boxed(text: str) -> Extraction | None:
     answers: dict[str, str] = {}
     for answer in filter(None, contents):
         answers.setdefault(
-            normalize(answer) if 1 < len(contents) and len(answer) < 1000 else answer, answer
+            spell(tokenize(answer)) if 1 < len(contents) and len(answer) < 1000 else answer, answer
         )
     if not answers:
         return Extraction(None, "the box is empty")
