@@ -226,14 +226,14 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
         return True
     if gold.code and answer.code:
         return gold.text.casefold() == answer.text.casefold() if len(gold.text) > 2 else False
+    bases = [node.tree[1:] for node in (gold, answer) if node.tree and node.tree[0] == "base"]
+    if len(bases) == 1:
+        digits = answer.text if gold.tree and gold.tree[0] == "base" else gold.text
+        return bool(digits.upper() == bases[0][0])
     if gold.tree is None or answer.tree is None:
         return _spelled(gold) == _spelled(answer)
     if _CLOCK.fullmatch(gold.text) and _CLOCK.fullmatch(answer.text):
         return False
-    bases = [node.tree[1:] for node in (gold, answer) if node.tree and node.tree[0] == "base"]
-    if len(bases) == 1:
-        digits = (answer if gold.tree[0] == "base" else gold).text
-        return bool(digits.upper() == bases[0][0])
     if len(bases) == 2 and bases[0][1] == bases[1][1]:
         return bool(bases[0] == bases[1])
     if len(bases) == 2:
@@ -252,10 +252,10 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
 
 def _spelled(node: Leaf) -> str:
     """Return an answer in words without what does not count in it."""
-    text = node.text.replace("\\", " ").replace("_", "") if node.tree else node.text
+    text = node.text.replace("_", "") if node.tree and node.text[:1].isupper() else node.text
     text = text.casefold() if len(text) > 1 else text
-    squeezed = re.sub(r"[^\w+\-*/^=<>!'&.,()|]", "", text)
-    return squeezed.strip(".,()") or text
+    squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+    return squeezed.strip(".,;:()") or text
 
 
 def _in_one_unit(gold: Leaf, answer: Leaf) -> tuple[Leaf, Leaf]:

@@ -33,7 +33,8 @@ _HASHES = re.compile(r"#{4,}([^\n]{1,400})(?:(?=\n\s{0,9}([^\n]{1,400})))?")
 _LABEL = re.compile(r"\A[\s*]*(?:the\s)?(?:final\s)?answer\s*(?:is\b|[:=])?", re.IGNORECASE)
 _WORD = re.compile(r"[a-zA-Z]{2,}")
 _ANSWER_IS = re.compile(
-    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE
+    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t*]{0,9}(?:\bis\b|\bare\b|:|=)"
+    r"|\bfinal answer\*{0,3}[ \t]{0,9}\n", re.IGNORECASE
 )
 _STATEMENT_END = re.compile(
     r"[.!?](?:[\s*]|$)|,? (?:which|because|since|so|where|as)\b| \((?=[a-zA-Z]{2,} )"

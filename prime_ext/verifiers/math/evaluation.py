@@ -179,7 +179,7 @@ class _Evaluator:
         )
 
     def _limit_size(self, base: Any, exponent: Any) -> None:
-        size = abs(mp.log(abs(base))) * abs(mp.mpmathify(complex(exponent).real)) if base else 0
+        size = abs(mp.log(abs(base))) * abs(float(mp.re(exponent)) if not isinstance(exponent, Fraction) else exponent) if base else 0
         if size > MAX_EXPONENT:
             raise Undefined("a power beyond all limits")
 
@@ -312,6 +312,8 @@ def _value(tree: Expression, point: Values, real: bool) -> Any:
 
 
 def _is_close(left: Any, right: Any, agreement: int) -> bool:
+    if mp.isinf(left) or mp.isinf(right):
+        return False
     difference = abs(left - right)
     scale = max(abs(left), abs(right))
     return bool(difference <= scale * mp.mpf(10) ** -agreement or scale < mp.mpf(10) ** -90 or (
@@ -368,10 +370,11 @@ def _rounds(tree: Expression, decimal: PlainNumber) -> bool:
         value = _value(tree, {}, True)
         if value is None or mp.im(value) != 0:
             return False
-        scaled = mp.mpf(value) * 10**12
+        value = mp.re(value)
+        scaled = value * 10**12
         if abs(scaled - mp.nint(scaled)) * mp.mpf(10) ** 12 <= 1:
             return False
-        exact = Fraction(int(mp.nint(mp.mpf(value) * 10**60)), 10**60)
+        exact = Fraction(int(mp.nint(value * 10**60)), 10**60)
     return PlainNumber(exact).rounds_to(decimal)
 
 

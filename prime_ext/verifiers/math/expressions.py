@@ -34,7 +34,7 @@ _NOT_VALUES = frozenset(
     " cong equiv mid oplus otimes circ ldots pm mp pmod mod cancel permil over choose therefore"
     " leftarrow leftrightarrow propto ni times star dagger top bot mapsto prime".split()
 )
-_BRACKETS = {"(": ")", "[": "]", "{": "}", "|": "|", "‖": "‖"}
+_BRACKETS = {"\\{": "\\}", "(": ")", "[": "]", "{": "}", "|": "|", "‖": "‖"}
 _RANGES = {"lfloor": ("rfloor", "floor"), "lceil": ("rceil", "ceil")}
 _BASE_WORDS = {
     name: value
@@ -52,15 +52,19 @@ class Unreadable(ValueError):
 class _Parser:
     def __init__(self, tokens: Sequence[Token]) -> None:
         self.tokens: list[Token] = []
+        self.glued: set[int] = set()  # letters that directly follow a letter
         for token in tokens:
             if token.kind == "letters" and len(token.text) > 1 and token.text not in _COUNTS:
                 letters = [token._replace(text=one, space=False) for one in token.text]
                 letters[0] = letters[0]._replace(space=token.space)
+                start = len(self.tokens)
                 self.tokens += letters
+                self.glued.update(range(start + 1, len(self.tokens)))
             else:
                 self.tokens.append(token)
         self.position = 0
         self.depth = 0
+        self.bars = 0
 
     def look(self, offset: int = 0) -> Token:
         index = self.position + offset
@@ -115,7 +119,11 @@ class _Parser:
             if self.accept("cdot") or self.is_times():
                 product = ("multiply", product, self.signed_factor())
             elif self.accept("/"):
-                product = ("divide", product, self.signed_factor())
+                below = self.signed_factor()
+                while self.position in self.glued:
+                    # t/RC is t/(RC).
+                    below = ("multiply", below, self.factor())
+                product = ("divide", product, below)
             elif self.starts_factor():
                 product = ("multiply", product, self.factor())
             else:
@@ -134,14 +142,12 @@ class _Parser:
     def starts_factor(self) -> bool:
         token = self.look()
         if token.kind == "number":
-            return self.look(-1).text in (")", "]", "}", "rfloor", "rceil", "!")
+            return self.look(-1).text in (")", "]", "}", "rfloor", "rceil", "!", "i")
         if token.kind == "command":
             return token.text not in _NOT_VALUES and token.text not in ("rfloor", "rceil", "cdot")
         if token.text == "|":
             return self.bars % 2 == 0
         return token.kind == "letters" or token.text in ("(", "[", "{")
-
-    bars = 0
 
     def mixed_number(self) -> Expression | None:
         """Read ``2\\frac{1}{3}`` and ``2 1/3``; the fraction is proper, else it is a product."""
@@ -232,7 +238,7 @@ class _Parser:
             return self.command(token.text)
         if token.text == "{" and self.look().text == "}" and self.look(1).text == "_":
             return self.chosen_before()
-        if token.kind == "sign" and token.text in _BRACKETS:
+        if token.kind == "sign" and token.text in _BRACKETS and token.text != "\\{":
             bars, self.bars = self.bars, int(token.text in "|‖")
             inner = self.nested(self.whole)
             self.bars = bars
@@ -358,9 +364,12 @@ class _Parser:
 
     def is_call(self, name: str) -> bool:
         """Return whether brackets after a name hold arguments, not a factor."""
-        if name.rstrip("'")[:1] in _CALLED and name[1:2] in ("", "'", "_", "^"):
-            return True
         inside, close = self.look(1), self.look(2)
+        if name[:1] in _CALLED and name[1:2] in ("", "'", "_", "^"):
+            end = next((i for i in range(1, 40) if self.look(i).text in (")", "")), 40)
+            letters = {self.look(i).text for i in range(1, end) if self.look(i).kind == "letters"}
+            if name[0] in "fPG" or letters <= set("xyztunk"):
+                return True
         if name in _CONSTANTS:
             return False
         if inside.kind in ("number", "letters") and close.text == ")":
@@ -496,7 +505,7 @@ class _Parser:
 
     def function_arguments(self) -> list[Expression]:
         opening = self.look()
-        if opening.kind == "sign" and opening.text in ("(", "[", "{"):
+        if opening.kind == "sign" and opening.text in ("(", "[", "{", "\\{"):
             self.take()
             return self.arguments(_BRACKETS[opening.text])
         if opening.text == "|" and self.bars % 2 == 0:

@@ -42,7 +42,7 @@ _TEXT_COMMANDS = frozenset(
 )
 _SYNONYMS = {
     **dict.fromkeys(["dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"], "frac"),
-    **dict.fromkeys(["dbinom", "tbinom", "choose"], "binom"),
+    **dict.fromkeys(["dbinom", "tbinom"], "binom"),
     **dict.fromkeys(["leq", "leqslant", "leqq"], "le"),
     **dict.fromkeys(["geq", "geqslant", "geqq"], "ge"),
     **dict.fromkeys(["times", "ast", "bullet"], "cdot"),
@@ -51,8 +51,7 @@ _SYNONYMS = {
     **dict.fromkeys(["lor"], "vee"),
     **dict.fromkeys(["land"], "wedge"),
     **dict.fromkeys(["lnot"], "neg"),
-    **dict.fromkeys(["langle", "lparen"], "("),
-    **dict.fromkeys(["rangle", "rparen"], ")"),
+    **{"lparen": "(", "rparen": ")"},
     **dict.fromkeys(["lbrack"], "["),
     **dict.fromkeys(["rbrack"], "]"),
     **dict.fromkeys(["dots", "cdots", "dotsc", "dotsb"], "ldots"),
@@ -109,10 +108,10 @@ _SIZE = re.compile(
     r"|\\(?:(?:text|f)?color(?:box)?|[hv]space|label|tag)\*?\s*(?:\[[a-z]*\])?\{[^{}]*\}"
     r"|\\[mhv]?(?:kern|skip)\s*-?[\d.]+\s*[a-z]{2}|\\!"
     r"|\A\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])|<br ?/?>|<\|[a-z_]+\|>"
-    r"|\\[()\[\]]|[$`](?!\d)|(?<!\\)(?<![A-Z]{2})\$(?=\s*(?:\\|[^\s\d]))|∴"
+    r"|(?<!\\)\\[()\[\]]|[$`](?!\d)|(?<!\\)(?<![A-Z]{2})\$(?=\s*(?:\\|[^\s\d]))|∴"
 )
 _SPACING = re.compile(
-    r"\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])|&nbsp;"
+    r"(?<!\\)\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])|&nbsp;"
 )
 _STAR = re.compile(r"(\\(?:begin|end)\s*\{[a-z]+)\*\}")
 _ROW_SKIP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|ex|em|mm|cm)\s*\]")
@@ -123,6 +122,17 @@ _LABEL = re.compile(
 )
 _NOT_EQUAL = re.compile(r"=/=|\\not\s*=|(?<=[a-zA-Z])(?<!n)(?<!k)\s*!=(?!=)|(?<=\s)!=(?!=)")
 _MONEY_SIGN = re.compile(r"(?:US|A|C)?\\?\$(?=\s*-?[\d.])|\\\$")
+_DEGREE_LETTER = re.compile(
+    r"(?<=\d)\s*\^\s*(?:\{\s*(?:\\text\s*\{\s*o\s*\}|o)\s*\}|o(?![a-zA-Z]))"
+)
+_BLACKBOARD = re.compile(
+    r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?|\\mathbf\s*\{?\s*([RZ])\s*\}?"
+)
+_CROSS = re.compile(
+    r"\\times(?=\s*\\(?:mathbf|bm|boldsymbol|vec|hat|widehat|overrightarrow))|(?<=\\nabla)\s*\\times"
+)
+_ANGLE_BRACKETS = re.compile(r"\\langle((?:(?!\\langle).)*?,.*?)\\rangle")
+_OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
 _THOUSANDS = [
     # 1{,}000, 1\,000, 1 000, 1'000 and 1_000.
     re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,:;! ]|\{,\}|,\\!|~| ){1,2}\d{3})+(?!\d)"),
@@ -141,8 +151,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _SHORT_WORDS = frozenset(
-    "yes no all odd any not is it the for if as at of on by to so per due red dog cat hot old new"
-    " big low men boy out mod day sum set row".split()
+    "yes no all odd any not the for if per due red dog cat hot old new big low men boy out mod day"
+    " sum set row".split()
 )
 _GLUED = re.compile(r"(sin|cos|tan|cot|sec|csc|ln|log)([a-zA-Z])")
 
@@ -214,7 +224,7 @@ def fold(text: str) -> str:
     text = text.strip()
     if not text.isascii():
         text = _fold_characters(text)
-    text = text.rstrip("\\ ") if not text.endswith("\\\\") else text.rstrip("\\ ")
+    text = text.rstrip("\\ ")
     while match := _EMPHASIS.search(text):
         text = (match.group(2) or "") if match.group(1) else text.replace(match.group(), " ")
     text = _LABEL.sub("", text)
@@ -222,8 +232,21 @@ def fold(text: str) -> str:
         text = text[1:-1]
     for pattern in _THOUSANDS:
         text = pattern.sub(lambda match: re.sub(r"\D", "", match.group()), text)
+    text = text[:-2] if text.startswith("\\$") and text.endswith("\\$") else text
+    signs = text.count("$") - text.count("\\$")
+    if signs > 1 or (signs and not _MONEY_SIGN.search(text)):
+        text = re.sub(r"(?<!\\)\$", " ", text)
     text = _MONEY_SIGN.sub(r"\\USD ", text)
     text = _NOT_EQUAL.sub(r"\\ne ", text).replace("<=", r"\le ").replace(">=", r"\ge ")
+    text = _DEGREE_LETTER.sub(r"^{\\circ}", text.replace("...", r"\ldots "))
+    if "\\math" in text or "\\times" in text or "\\langle" in text:
+        text = _CROSS.sub(r"\\otimes ", _BLACKBOARD.sub(r"\\mathbb{\1\2}", text))
+        text = _ANGLE_BRACKETS.sub(r"(\1)", text)
+    if "[" in text or "]" in text:
+        # ]1,3[ is (1,3).
+        text = _OPEN_INTERVAL.sub(
+            lambda m: {"]": "("}.get(m[1], m[1]) + m[2] + {"[": ")"}.get(m[3], m[3]), text
+        )
     if "\\\\" in text:
         text = _ROW_SKIP.sub(r"\\\\", text)
         if "\\begin" not in text:
@@ -336,7 +359,7 @@ def _scan_letters(run: str, space: bool, roman: bool) -> Iterator[Token]:
 def tokenize(text: str) -> Tokens:
     """Return the tokens of an answer, without the punctuation at its ends."""
     tokens = list(scan(fold(text)))
-    while tokens and tokens[-1].text in (".", ",", ";", ":", "?", "\\\\", "cdot") and (
+    while tokens and tokens[-1].text in (".", ",", ";", ":", "?", "\\\\") and (
         tokens[-1].kind == "sign"
     ):
         tokens.pop()

@@ -21,9 +21,10 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
     """Return the expression that restates the problem, or None; the answer must be a right one."""
     asked = _reduce(tuple(scan(fold(prompt[-20_000:]))))
     wanted = _list_expressions(gold)
-    for text in _list_expressions(answer):
+    for text, tokens in _list_expressions(answer).items():
         bare = text[1:] if text[:1] == ("-",) else text
-        if text in wanted or not any(one in _OPERATIONS for one in bare):
+        operations = [token for token in tokens[len(text) - len(bare) :] if token.text in _OPERATIONS]
+        if text in wanted or not operations:
             continue
         if len(bare) == 3 and bare[1] == "/" and bare[0].isdigit() and bare[2].isdigit() and (
             math.gcd(int(bare[0]), int(bare[2])) == 1
@@ -34,11 +35,12 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
     return None
 
 
-def _list_expressions(answer: str) -> list[tuple[str, ...]]:
-    """Return an answer and its members without notation."""
+def _list_expressions(answer: str) -> dict[tuple[str, ...], Sequence[Token]]:
+    """Return an answer and its members, by what they are without notation."""
     tokens = tokenize(answer)
     members, _ = split(tokens, lambda token: token.text in (",", ";", "and", "or"))
-    return [reduced for part in (tokens, *members) if (reduced := tuple(_reduce(part)))]
+    parts = (tokens, *members)
+    return {reduced: part for part in parts if (reduced := tuple(_reduce(part)))}
 
 
 def _reduce(tokens: Sequence[Token]) -> list[str]:

@@ -6,7 +6,7 @@ a tree, a text that must be equal.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -23,6 +23,7 @@ from prime_ext.verifiers.math.notation import CURRENCIES, FUNCTIONS, Token, Toke
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.units import OPERATIVE, PARTS, SCALES, Unit, read_unit
 
+_MONEY = frozenset(CURRENCIES.values())
 _OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, ")": -1, "]": -1, "}": -1, "\\}": -1}
 _OPEN |= {"begin": 1, "end": -1, "lfloor": 1, "rfloor": -1, "lceil": 1, "rceil": -1}
 _ORDER = {"<": ("<", False), "le": ("<", True), ">": (">", False), "ge": (">", True)}
@@ -215,7 +216,7 @@ def read_answer(tokens: Tokens, depth: int = 0) -> Node:
         lambda token: (token.kind == "sign" and token.text in (",", "&"))
         or (token.kind == "word" and token.text == "and"),
     )
-    if any(token.text in _RELATIONS for token in tokens):
+    if any(token.text in _RELATIONS or token.text in ("infty", ",") for token in tokens):
         tokens = tuple(
             Token("word", {"vee": "or", "wedge": "and"}[token.text])
             if _is(token, "vee", "wedge") else token
@@ -375,7 +376,7 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
     texts = [token.text for token in tokens]
     content: Tokens | None = None
     letter = ""
-    left, inside, right = _unwrap(tokens)
+    left = _unwrap(tokens)[0]
     text = spell(tokens)
     if match := re.search(r"(?<=.)[,;(:|]?(?:\\mid )?(?:for|where|with)?(?:any|all|some)?"
                           r"([a-zA-Z])\\in (?:\\mathbb Z|Z)\)?(?:\\})?\Z", text):
@@ -384,13 +385,15 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
         content = tokens[1:index] if left == "\\{" else tokens[:index]
         while content and content[-1].text in (",", ";", "(", ":", "|", "mid", "for", "where", "with"):
             content = content[:-1]
-    elif len(tokens) > 3 and tokens[-1].text.lower() in ("integer", "constant") and (
-        "is" in texts or tokens[-2].text.lower() in ("any", "an", "a", "some")
-    ) and (where := next((index for index, one in enumerate(texts) if one in ("for", "where", "with")),
-                         0)):
-        letters = [token.text for token in tokens[where:] if token.kind == "letters"]
-        if len(letters) == 1 and len(letters[0]) == 1:
-            letter, content = letters[0], tokens[:where]
+    else:
+        where = next((i for i, one in enumerate(texts) if one in _PARAMETER_WORDS and i), 0)
+        rest = tokens[where:]
+        letters = [token.text for token in rest if token.kind == "letters"]
+        if where and _PARAMETER_KINDS & set(texts[where:]) and len(letters) == 1 and all(
+            token.kind in ("word", "letters") for token in rest
+        ):
+            letter = "k" if "constant" in texts[where:] else letters[0]
+            content = tokens[:where]
     if content is None or not content:
         return tokens
     if letter != "k" and not any("k" in token.text for token in content if token.kind == "letters"):
@@ -435,12 +438,21 @@ def is_name(side: Side) -> bool:
     tree = side.tree
     if tree is None:
         return not re.search(r"(?<![\\a-zA-Z(=|])[a-z]\s*[+\-^]|[+\-^]\s*[a-z]", side.text)
-    if tree[0] in ("symbol", "call") and tree[1] not in FUNCTIONS | {"abs", "norm"}:
+    if tree[0] in ("symbol", "call") and tree[1] not in FUNCTIONS | {"abs"}:
         return not is_constant(tree)
     if tree[0] == "divide" and all(part[0] in ("symbol", "call") for part in tree[1:]):
         return True
-    letters = [part[1] for part in walk(tree) if part[0] == "symbol" and not is_constant(part)]
-    return all(not re.match(r"[a-z](?![a-z])", name) for name in letters)
+    return all(not re.match(r"[a-z](?![a-z])", name) for name in _free_names(tree))
+
+
+def _free_names(tree: Expression) -> Iterator[str]:
+    """Yield the names in an expression that are not arguments of unknown functions."""
+    if tree[0] == "symbol" and not is_constant(tree):
+        yield tree[1]
+    elif tree[0] != "call" or tree[1] in FUNCTIONS | {"abs", "norm"}:
+        for part in tree[1:]:
+            if isinstance(part, tuple):
+                yield from _free_names(part)
 
 
 def _solution(node: Node) -> Node:
@@ -505,7 +517,7 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
         return REALS
     if words in _EMPTY_TEXTS or text in ("\\emptyset", "\\{\\}"):
         return EMPTY
-    if match := re.match(r"all real(?:s|numbers?)(?:except|but|otherthan)", text.replace(" ", "")):
+    if match := re.match(r"all?(?:the)?real(?:s|numbers?)(?:except|but|otherthan)", text.replace(" ", "")):
         rest = [token for token in tokens if token.kind != "word"]
         if rest and match:
             prefix = () if any(one.text == "=" for one in rest) else _NOT_EQUAL_X
@@ -551,6 +563,8 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
 
 
 
+_PARAMETER_WORDS = frozenset("for where with any".split())
+_PARAMETER_KINDS = frozenset("integer integers constant".split())
 _NOT_EQUAL_X = (Token("letters", "x"), Token("command", "ne"))
 _ROUND = re.compile(r"[a-zA-Z](?:_\w+|')*")
 
@@ -563,6 +577,10 @@ def _strip_label(tokens: Tokens) -> Tokens:
     ) and (tokens[index].roman or tokens[index].kind == "sign"):
         index += 1
     rest = tokens[index:]
+    if [token.text.lower() for token in rest[:2]] in (["all", "real"], ["all", "reals"]):
+        after = next((i for i, token in enumerate(rest) if token.kind != "word"), 0)
+        if after and after + 1 < len(rest) and rest[after + 1].text in _RELATIONS - {"=", "in"}:
+            rest = rest[after:]
     return rest if rest and any(token.kind != "word" for token in rest) else tokens
 
 
@@ -576,7 +594,7 @@ def _read_congruence(tokens: Tokens, depth: int) -> Group | None:
     residue = tokens[: index - 1] if tokens[index - 1].text == "(" else tokens[:index]
     sides, between = split(residue, lambda token: _is(token, "equiv", "="))
     residue = sides[-1]
-    if len(modulus) != 1 or not residue:
+    if len(modulus) != 1 or not residue or not re.fullmatch(r"\d+|[a-z]", modulus[0].text):
         return None
     leaf = _read_leaf(residue)
     below = modulus[0].text
@@ -688,9 +706,10 @@ def _read_labeled(tokens: Tokens, depth: int) -> Node | None:
     rest = tokens[index:]
     if _is(rest[0], ":"):
         rest = rest[1:]
-    elif rest[0].kind not in ("number",) and rest[0].text not in (
-        "(", "[", "frac", "sqrt", "-", *CURRENCIES.values()
-    ):
+    elif rest[0].text in ("(", "["):
+        if not isinstance(_read_brackets(rest, depth), Group):
+            return None
+    elif rest[0].kind != "number" and rest[0].text not in ("frac", "sqrt", "-", *_MONEY):
         return None
     if not rest or words[0] in ("rs", "usd", "eur", "gbp", "inr"):
         return None
@@ -712,7 +731,7 @@ def _read_matrix(tokens: Tokens, depth: int) -> Node | None:
         return None
     name, content = environment
     rows = [split(row, lambda token: _is(token, "&"))[0]
-            for row in split(content, lambda token: token.text == "\\")[0] if row]
+            for row in split(content, lambda token: token.text == "\\\\")[0] if row]
     if name not in _MATRICES | {"vmatrix"} or not rows or len({len(row) for row in rows}) != 1 or (
         not all(all(row) for row in rows) or sum(map(len, rows)) > 36
     ):
@@ -867,18 +886,19 @@ def _read_clock(tokens: Tokens, depth: int) -> Leaf | None:
         return None
     hour, _, minutes = text.partition(":")
     first = (minutes or "0").partition(":")[0]
-    number = PlainNumber(Fraction(int(hour), int(first) or 1) if clock else Fraction(int(hour)))
-    tree = ("number", number.value)
-    unit = Unit(words=(half,)) if half else None
-    return Leaf(f"{int(hour)}:{minutes or '00'}", tree if not half or clock else tree, number,
-                unit=unit)
+    if clock and not int(first):
+        return Leaf(f"{int(hour)}:{minutes}", unit=Unit(words=(half,)) if half else None)
+    number = PlainNumber(Fraction(int(hour), int(first)) if clock else Fraction(int(hour)))
+    text = f"{int(hour)}:{minutes or '00'}"
+    if half:
+        tree = None if clock else ("number", number.value)
+        return Leaf(text, tree, None if clock else number, unit=Unit(words=(half,)))
+    return Leaf(text, ("number", number.value), number)
 
 
 def _read_brackets(tokens: Tokens, depth: int) -> Node | None:
     left, inside, right = _unwrap(tokens)
-    if left + right not in ("()", "(]", "[)", "[]", "\\{\\}", "][", "]]", "[["):
-        if tokens[0].text == "]" or (tokens[0].text == "[" and tokens[-1].text == "["):
-            return _read_french_interval(tokens, depth)
+    if left + right not in ("()", "(]", "[)", "[]", "\\{\\}"):
         return None
     kind = "set" if left == "\\{" else "tuple"
     if kind == "set" and (built := _read_set_builder(inside, depth)) is not None:
@@ -918,16 +938,6 @@ def _read_brackets(tokens: Tokens, depth: int) -> Node | None:
         return inner
     # Brackets around one value say nothing, but those of (x+1)(x-1) are read with it.
     return inner if inner.tree is not None or left == "(" else None
-
-
-def _read_french_interval(tokens: Tokens, depth: int) -> Group | None:
-    inside = tokens[1:-1]
-    parts, _ = split(inside, lambda token: token.kind == "sign" and token.text in (",", ";"))
-    if len(parts) != 2 or not all(parts) or tokens[-1].text not in ("[", "]"):
-        return None
-    left = {"]": "("}.get(tokens[0].text, tokens[0].text)
-    right = {"[": ")"}.get(tokens[-1].text, tokens[-1].text)
-    return Group("tuple", tuple(read_answer(part, depth) for part in parts), left, right)
 
 
 def _read_set_builder(inside: Tokens, depth: int) -> Node | None:
@@ -1002,9 +1012,9 @@ def _read_leaf(tokens: Tokens) -> Leaf:
         money = {"rs": "INR"}.get(currency.text.lower(), currency.text.upper())
         body = tuple(token for token in body if token is not currency and token.text != ".")
     body = _drop_remark(body)
-    leaf = _read_value(body) or _read_quantity(body) or _read_compound(body)
-    if leaf is None:
-        return Leaf(_spell_text(tokens))
+    leaf = _read_quantity(body) or _read_value(body) or _read_compound(body)
+    if leaf is None or leaf.tree is None:
+        return leaf or Leaf(_spell_text(tokens))
     if money:
         unit = leaf.unit or Unit()
         leaf = replace(leaf, unit=replace(unit, powers=unit.powers or ((money, 1),)), product=None)
@@ -1014,7 +1024,7 @@ def _read_leaf(tokens: Tokens) -> Leaf:
 def _spell_text(tokens: Tokens) -> str:
     text = spell(tokens)
     # Chemical formulas are written with and without indices.
-    return text.replace("_", "") if re.fullmatch(r"[A-Za-z0-9_^+\-{}() ]+", text) else text
+    return text.replace("_", "") if re.fullmatch(r"[A-Z][A-Za-z0-9_^+\-{}() ]+", text) else text
 
 
 def _drop_remark(tokens: Tokens) -> Tokens:
@@ -1066,11 +1076,13 @@ def _read_quantity(tokens: Tokens) -> Leaf | None:
         token = tokens[index]
         starts = (
             token.kind in ("word", "letters")
-            or token.text in ("^", "%", "permil", "/", "'", '"', "mu", "Omega", "circ", "(", "cdot")
+            or token.text in ("^", "%", "permil", "min", "/", "'", '"', "mu", "Omega", "circ", "(", "cdot")
             or token.text in CURRENCIES.values()
             or (token.text == "frac" and token.kind == "command")
         )
         if not starts:
+            continue
+        if token.text in ("^", "circ") and any(one.text in FUNCTIONS for one in tokens[:index]):
             continue
         value = _read_value(tokens[:index])
         if value is not None and (leaf := _apply_suffix(value, tokens[:index], tokens[index:])):
@@ -1127,6 +1139,12 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens) -> Leaf | None:
     if unit is None or (unit.words and len(tokens) > 1 and any(
         _is(token, "cdot") for token in tokens
     )):
+        return None
+    if unit.bare and not changed and any(
+        token.kind != "number" and token.text not in "+-." for token in tokens
+    ) and any(len(token.text) == 1 and token.kind == "letters" for token in suffix):
+        return None
+    if suffix and unit == Unit():
         return None
     leaf = _value_leaf(value.text, tree) if changed else value
     product = _read_value((*tokens, *suffix)) if unit.bare else None

@@ -97,7 +97,9 @@ class Unit:
     def conflicts(self, other: "Unit") -> bool:
         """Return whether both say something, and not the same."""
         if (self.powers and other.powers) and self.powers != other.powers:
-            return True
+            # The scale of a temperature may be missing.
+            both = {base for base, _ in (*self.powers, *other.powers)}
+            return both not in ({"deg", "celsius"}, {"deg", "fahrenheit"})
         if bool(self.powers) != bool(other.powers) and bool(self.words) != bool(other.words):
             return True
         short, long = sorted((self.words, other.words), key=len)
@@ -187,7 +189,7 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
                 position += 1
                 text = {"c": "celsius", "f": "fahrenheit"}[letter.text[0].lower()]
         elif token.kind in ("sign", "number") or (token.kind == "command" and not (
-            text in CURRENCIES.values() or text in ("mu", "Omega")
+            text in CURRENCIES.values() or text in ("mu", "Omega", "min")
         )):
             return None
         name = f"\\{text}" if token.kind == "command" and text in ("mu", "Omega") else text
@@ -246,7 +248,7 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
             powers[base] = powers.get(base, 0) + own * sign * power
             bare |= letter
             continue
-        if token.kind == "letters" and token.roman and lower not in _REMARKS and not words:
+        if token.kind == "letters" and not ("deg" in powers and lower in _REMARKS) and not words:
             return None
         if lower in OPERATIVE or not _WORD.fullmatch(text) or sign < 0 and not powers and words:
             return None
