@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from prime_ext.verifiers.math.expressions import KNOWN_CALLS, walk
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.structure import (
     EMPTY,
@@ -195,8 +196,10 @@ def _bare(side: Side) -> str:
 
 
 def _has_letters(side: Side) -> bool:
-    return re.search(r"[a-zA-Z]", side.text.replace("\\pi", "")) is not None and (
-        not is_constant(side.tree)
+    return side.tree is None or any(
+        (part[0] == "symbol" and part[1] != "\\pi")
+        or (part[0] == "call" and part[1] not in KNOWN_CALLS)
+        for part in walk(side.tree)
     )
 
 
@@ -293,7 +296,7 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         and len(points) == len(gold.items) * 2
     ):
         return _match_members(gold.items, answer.items, leaf, any_order=True)
-    if kinds == {"pieces"}:
+    if kinds in ({"pieces"}, {"oplus"}):
         return _match_members(gold.items, answer.items, leaf, any_order=True)
     if len(kinds) == 1 and kinds <= {"ratio", "matrix", "congruence"}:
         return (

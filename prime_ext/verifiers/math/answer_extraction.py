@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prime_ext.verifiers.math.notation import spell, tokenize
+from prime_ext.verifiers.math.notation import normalize
 
 MAX_BOXES = 10
 
@@ -121,7 +121,7 @@ def _find_boxed(text: str) -> Extraction | None:
     answers: dict[str, str] = {}
     for answer in filter(None, contents):
         answers.setdefault(
-            spell(tokenize(answer)) if 1 < len(contents) and len(answer) < 1000 else answer, answer
+            normalize(answer) if 1 < len(contents) and len(answer) < 1000 else answer, answer
         )
     if not answers:
         return Extraction(None, "the box is empty")

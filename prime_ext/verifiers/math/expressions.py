@@ -40,6 +40,7 @@ _BASE_WORDS = {
     name: value
     for value, name in enumerate("two three four five six seven eight nine ten".split(), 2)
 }
+KNOWN_CALLS = FUNCTIONS | frozenset(["abs", "norm", "binom", "permutations", "factorial"])
 _INVERSES = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"}
 _HEX = re.compile(r"[0-9A-Za-z]+")
 ZERO: Expression = ("number", Fraction(0))
@@ -215,14 +216,6 @@ class _Parser:
             self.take()
             return ("symbol", token.text) if self.look().text != "_" else self.symbol(token.text)
         return self.nested(self.primary)
-
-    def digit_argument(self) -> Expression:
-        """Read an argument of ``\\frac``, which takes one digit of a number."""
-        token = self.look()
-        if token.kind == "number" and len(token.text) > 1:
-            self.tokens[self.position] = token._replace(text=token.text[1:])
-            return _number(token.text[0])
-        return self.argument()
 
     def primary(self) -> Expression:
         token = self.take()
@@ -421,8 +414,8 @@ class _Parser:
         if name in ("frac", "binom"):
             if name == "frac" and (derivative := self.derivative()):
                 return derivative
-            above = self.digit_argument()
-            below = self.digit_argument()
+            above = self.argument()
+            below = self.argument()
             return ("divide", above, below) if name == "frac" else ("call", "binom", above, below)
         if name == "sqrt":
             degree: Expression = ("number", Fraction(2))
@@ -487,7 +480,7 @@ class _Parser:
         power: Expression | None = None
         while self.look().text in ("_", "^") and self.look().kind == "sign":
             if self.take().text == "_":
-                base = self.digit_argument() if self.look().kind != "letters" else self.argument()
+                base = self.argument()
             else:
                 power = self.argument(sign=True)
         if power is not None and exact_value(power) == -1 and name in _INVERSES:

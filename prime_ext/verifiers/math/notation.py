@@ -108,7 +108,7 @@ _SIZE = re.compile(
     r"|\\(?:(?:text|f)?color(?:box)?|[hv]space|label|tag)\*?\s*(?:\[[a-z]*\])?\{[^{}]*\}"
     r"|\\[mhv]?(?:kern|skip)\s*-?[\d.]+\s*[a-z]{2}|\\!"
     r"|\A\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])|<br ?/?>|<\|[a-z_]+\|>"
-    r"|(?<!\\)\\[()\[\]]|[$`](?!\d)|(?<!\\)(?<![A-Z]{2})\$(?=\s*(?:\\|[^\s\d]))|∴"
+    r"|(?<!\\)\\[()\[\]]|`|∴"
 )
 _SPACING = re.compile(
     r"(?<!\\)\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])|&nbsp;"
@@ -125,6 +125,8 @@ _MONEY_SIGN = re.compile(r"(?:US|A|C)?\\?\$(?=\s*-?[\d.])|\\\$")
 _DEGREE_LETTER = re.compile(
     r"(?<=\d)\s*\^\s*(?:\{\s*(?:\\text\s*\{\s*o\s*\}|o)\s*\}|o(?![a-zA-Z]))"
 )
+_FIRST_DIGIT = re.compile(r"\\[dtc]?frac\s*(\d)")
+_SECOND_DIGIT = re.compile(r"(\\[dtc]?frac\s*\{[^{}]*\})\s*(\d)")
 _BLACKBOARD = re.compile(
     r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?|\\mathbf\s*\{?\s*([RZ])\s*\}?"
 )
@@ -239,6 +241,7 @@ def fold(text: str) -> str:
     text = _MONEY_SIGN.sub(r"\\USD ", text)
     text = _NOT_EQUAL.sub(r"\\ne ", text).replace("<=", r"\le ").replace(">=", r"\ge ")
     text = _DEGREE_LETTER.sub(r"^{\\circ}", text.replace("...", r"\ldots "))
+    text = _SECOND_DIGIT.sub(r"\1{\2}", _FIRST_DIGIT.sub(r"\\frac{\1}", text))
     if "\\math" in text or "\\times" in text or "\\langle" in text:
         text = _CROSS.sub(r"\\otimes ", _BLACKBOARD.sub(r"\\mathbb{\1\2}", text))
         text = _ANGLE_BRACKETS.sub(r"(\1)", text)
@@ -392,6 +395,11 @@ def spell(tokens: Sequence[Token]) -> str:
         pieces.append(text)
         last = kind
     return "".join(pieces).strip()
+
+
+def normalize(text: str) -> str:
+    """Return the spelling that answers of the same tokens share; ``1,000`` is 1000."""
+    return spell(tokenize(_join_thousands(text)))
 
 
 def list_spellings(gold: str, answer: str) -> list[tuple[str, str]]:

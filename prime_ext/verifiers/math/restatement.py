@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from prime_ext.verifiers.math.notation import FUNCTIONS, Token, fold, scan, tokenize
-from prime_ext.verifiers.math.structure import split
+from prime_ext.verifiers.math.structure import Group, read, read_answer, split
 
 _OPERATIONS = frozenset("+ - / ^ ! | = < > : & ‖".split()) | FUNCTIONS | frozenset(
     "cdot frac sqrt binom sum prod int lim lfloor lceil le ge ne pmod mod".split()
@@ -38,8 +38,17 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
 def _list_expressions(answer: str) -> dict[tuple[str, ...], Sequence[Token]]:
     """Return an answer and its members, by what they are without notation."""
     tokens = tokenize(answer)
-    members, _ = split(tokens, lambda token: token.text in (",", ";", "and", "or"))
-    parts = (tokens, *members)
+    parts = [] if isinstance(read(answer), Group) else [tokens]
+    start = 0
+    for index, token in enumerate((*tokens, Token("sign", ","))):
+        if token.text in (",", ";", "and", "or"):
+            parts.append(tokens[start:index])
+            start = index + 1
+    # The last side of an equation is its value.
+    for part in tuple(parts):
+        sides, between = split(part, lambda token: token.text == "=")
+        parts += sides[-1:] if between else []
+    parts = [part for part in parts if not isinstance(read_answer(part), Group)]
     return {reduced: part for part in parts if (reduced := tuple(_reduce(part)))}
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 from prime_ext.verifiers.math.expressions import (
     Expression,
+    KNOWN_CALLS,
     Unreadable,
     exact_value,
     read_expression,
@@ -421,7 +421,7 @@ def is_simple_name(side: Side) -> bool:
     if side.tree is None:
         return re.fullmatch(r"[^\W\d_]+|\([a-zA-Z](?:,[a-zA-Z])+\)", side.text) is not None
     if side.tree[0] == "call":
-        return side.tree[1] not in FUNCTIONS | {"abs", "norm", "binom"} or side.text in (
+        return side.tree[1] not in KNOWN_CALLS or side.text in (
             "\\max", "\\min"
         )
     return side.tree[0] == "symbol" and not is_constant(side.tree) or (
@@ -449,7 +449,7 @@ def _free_names(tree: Expression) -> Iterator[str]:
     """Yield the names in an expression that are not arguments of unknown functions."""
     if tree[0] == "symbol" and not is_constant(tree):
         yield tree[1]
-    elif tree[0] != "call" or tree[1] in FUNCTIONS | {"abs", "norm"}:
+    elif tree[0] != "call" or tree[1] in KNOWN_CALLS:
         for part in tree[1:]:
             if isinstance(part, tuple):
                 yield from _free_names(part)
@@ -527,7 +527,7 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
         zero = Leaf("0", ("number", Fraction(0)), PlainNumber(Fraction(0)))
         ends = (zero, INFINITY) if "+" in power.group(1) else (_MINUS_INFINITY, zero)
         return Group("tuple", ends, "(", ")")
-    for operator in ("cup", "cap", "setminus"):
+    for operator in ("cup", "cap", "setminus", "oplus"):
         parts, between = split(tokens, lambda token: _is(token, operator))
         if not between and operator == "cup" and tokens[-1].text in (")", "]"):
             parts, between = split(tokens, lambda token: token.text == "U" and token.kind == "letters")
@@ -565,6 +565,7 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
 
 _PARAMETER_WORDS = frozenset("for where with any".split())
 _PARAMETER_KINDS = frozenset("integer integers constant".split())
+_MATHEMATICS = re.compile(r"\\(?!emptyset|mathbb|triangle|begin)|[{}^_=+|<>]")
 _NOT_EQUAL_X = (Token("letters", "x"), Token("command", "ne"))
 _ROUND = re.compile(r"[a-zA-Z](?:_\w+|')*")
 
@@ -1179,18 +1180,13 @@ def _read_compound(tokens: Tokens) -> Leaf | None:
     return _join_compound(leaves)
 
 
-def leaves(node: Node) -> Iterable[Any]:
-    """Yield the texts of an answer's values: of a list its members', equations as a whole too."""
+def find_unread(node: Node) -> str | None:
+    """Return the first text with signs of mathematics in an answer, which nothing understands."""
     if isinstance(node, Leaf):
-        yield node.text
-    elif isinstance(node, Group):
-        for item in node.items:
-            yield from leaves(item)
-    elif isinstance(node, Equation):
-        yield "=".join(side.text for side in node.sides)
-        yield from leaves(node.value)
-    else:
-        yield "".join(
-            side.text + operator
-            for side, operator in zip(node.sides, (*node.operators, ""), strict=True)
-        )
+        return node.text if node.tree is None and _MATHEMATICS.search(node.text) else None
+    if isinstance(node, Group):
+        return next(filter(None, map(find_unread, node.items)), None)
+    if isinstance(node, Equation):
+        return find_unread(node.value)
+    unread = (side.text for side in node.sides if side.tree is None)
+    return next((text for text in unread if _MATHEMATICS.search(text)), None)
