@@ -32,6 +32,8 @@ LeafComparison = Callable[[Node, Node], bool | None]
 _DECORATION = re.compile(r"\\(?:overline|angle|triangle|measuredangle) |[{}|_$\s]")
 # Names with an index that are roots of one equation, in any order.
 _ROOTS = re.compile(r"[xyzrst]_\{?\w+\}?|\\(?:alpha|lambda) _\w")
+_PI = ("symbol", "\\pi")
+_STRAIGHT = ("number", Fraction(180))
 _TRUTH = frozenset("t f true false yes no".split())
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
 
@@ -209,13 +211,15 @@ def _has_variables(sides: Sequence[Side]) -> bool:
 
 def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
     result = _compare_readings(gold, answer, leaf)
-    if result is not True and (gold.product or answer.product):
-        # Letters after a value are a unit, or variables.
+    if result is not True and (gold.reading or answer.reading):
+        # Letters after a value are a unit, or variables; "8m" is only beside another unit.
         result = _any(
             _compare_readings(one, other, leaf)
-            for one in (gold, gold.product)
-            for other in (answer, answer.product)
+            for one in (gold, gold.reading)
+            for other in (answer, answer.reading)
             if one and other
+            and not (one.unit and one.unit.glued and not other.unit)
+            and not (other.unit and other.unit.glued and not one.unit)
         )
     return result
 
@@ -225,7 +229,7 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
         return False
     if gold.unit and answer.unit and gold.unit.conflicts(answer.unit):
         return False
-    if gold.text == answer.text:
+    if gold.text == answer.text and gold.unit == answer.unit:
         return True
     if gold.code and answer.code:
         return gold.text.casefold() == answer.text.casefold() if len(gold.text) > 2 else False
@@ -263,13 +267,21 @@ def _spelled(node: Leaf) -> str:
 
 def _in_one_unit(gold: Leaf, answer: Leaf) -> tuple[Leaf, Leaf]:
     """Convert both values to base units if both have a unit."""
-    if not (gold.unit and answer.unit) or gold.unit.factor == answer.unit.factor:
+    if not (gold.unit and answer.unit and gold.unit.powers and answer.unit.powers):
+        return gold, answer
+    if gold.unit.factor == answer.unit.factor and gold.unit.powers == answer.unit.powers:
+        return gold, answer
+    if ("celsius", 1) in (gold.unit.powers + answer.unit.powers) or (
+        "fahrenheit", 1
+    ) in gold.unit.powers + answer.unit.powers:
         return gold, answer
     return _convert(gold, gold.unit), _convert(answer, answer.unit)
 
 
 def _convert(node: Leaf, unit: Unit) -> Leaf:
     assert node.tree is not None
+    if unit.powers == (("deg", 1),):
+        return replace(node, number=None, tree=("divide", ("multiply", node.tree, _PI), _STRAIGHT))
     number = node.number and PlainNumber(node.number.value * unit.factor)
     return replace(node, number=number, tree=("multiply", node.tree, ("number", unit.factor)))
 
@@ -305,6 +317,12 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
             else False
         )
     if kinds <= {"list", "set"}:
+        nested = [
+            sum(isinstance(item, Group) and item.kind == "set" for item in group.items)
+            for group in (gold, answer)
+        ]
+        if nested[0] != nested[1]:
+            return False
         members = [
             _drop_equal(group.items) if "set" in kinds else group.items for group in (gold, answer)
         ]

@@ -470,7 +470,7 @@ class _Parser:
         ):
             (mark, upper), (_, lower) = parts
             if mark.text == "d" and lower.text in ("x", "t") and upper.text != lower.text:
-                return self.symbol(upper.text + "'")
+                return self.symbol(upper.text + "'" if lower.text == "x" else f"dot {upper.text}")
             return self.symbol(f"{mark.text} {upper.text}/{lower.text}")
         self.position = start
         return None

@@ -113,6 +113,7 @@ _SIZE = re.compile(
 _SPACING = re.compile(
     r"(?<!\\)\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])|&nbsp;"
 )
+_TAGS = re.compile(r"</?[a-zA-Z]{1,9}>")
 _STAR = re.compile(r"(\\(?:begin|end)\s*\{[a-z]+)\*\}")
 _ROW_SKIP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|ex|em|mm|cm)\s*\]")
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z]{2})")
@@ -230,8 +231,9 @@ def fold(text: str) -> str:
     while match := _EMPHASIS.search(text):
         text = (match.group(2) or "") if match.group(1) else text.replace(match.group(), " ")
     text = _LABEL.sub("", text)
-    if len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2:
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text.count(text[0]) == 2:
         text = text[1:-1]
+    text = _TAGS.sub("", text) if "</" in text else text
     for pattern in _THOUSANDS:
         text = pattern.sub(lambda match: re.sub(r"\D", "", match.group()), text)
     text = text[:-2] if text.startswith("\\$") and text.endswith("\\$") else text
@@ -287,7 +289,7 @@ def scan(text: str, roman: bool = False) -> Iterator[Token]:
                 if opening[1] or close >= 0:
                     content = opening[1] or text[opening.end() : close]
                     position = opening.end() if opening[1] else close + 1
-                    inner = list(_scan_text(content, space))
+                    inner = list(_scan_text(content, space, command != "operatorname"))
                     yield from inner if not script else [
                         Token("sign", "{"), *inner, Token("sign", "}")
                     ]
@@ -327,13 +329,12 @@ def _scan_command(command: str, space: bool) -> Iterator[Token]:
         yield Token("command", synonym, space)
 
 
-def _scan_text(content: str, space: bool) -> Iterator[Token]:
+def _scan_text(content: str, space: bool, roman: bool) -> Iterator[Token]:
     """Yield the tokens of ``\\text{content}``."""
-    lower = content.strip().lower()
-    if lower in ("e", "o") and content != content.strip():
+    if content.strip() in ("e", "o", "y") and content != content.strip():
         yield Token("word", "and", True, True)
         return
-    for index, token in enumerate(scan(content, roman=True)):
+    for index, token in enumerate(scan(content, roman)):
         yield token._replace(space=token.space or space) if index == 0 else token
 
 
@@ -345,7 +346,9 @@ def _scan_letters(run: str, space: bool, roman: bool) -> Iterator[Token]:
         yield Token("word", run, space, True)
     elif len(run) == 1:
         yield Token("letters", run, space, roman)
-    elif run in FUNCTIONS or lower in _BARE_COMMANDS or lower in _WORD_MEANINGS:
+    elif not (roman and run == "min") and (
+        run in FUNCTIONS or lower in _BARE_COMMANDS or lower in _WORD_MEANINGS
+    ):
         name = _WORD_MEANINGS.get(lower, run if run in FUNCTIONS else lower)
         yield Token("command", name, space)
     elif roman:

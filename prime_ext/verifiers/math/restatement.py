@@ -24,7 +24,7 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
     for text, tokens in _list_expressions(answer).items():
         bare = text[1:] if text[:1] == ("-",) else text
         operations = [token for token in tokens[len(text) - len(bare) :] if token.text in _OPERATIONS]
-        if text in wanted or not operations:
+        if text in wanted or not (operations or "*" in bare):
             continue
         if len(bare) == 3 and bare[1] == "/" and bare[0].isdigit() and bare[2].isdigit() and (
             math.gcd(int(bare[0]), int(bare[2])) == 1
@@ -72,6 +72,8 @@ def _reduce(tokens: Sequence[Token]) -> list[str]:
                 reduced.append("*")
         elif kind == "letters":
             reduced += text
+        elif kind == "number" and reduced[-1:] and reduced[-1].isdigit() and texts[index - 1] == "(":
+            reduced += ["*", text]
         elif text == "^" and reduced[:1] == ["binom"] or text == "circ":
             reduced.append("/" if text == "^" else "circ")
         elif not (text in _IGNORED and kind == "sign") and text != "_":

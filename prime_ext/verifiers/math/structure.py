@@ -72,7 +72,7 @@ _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d)){1,2}")
 class Leaf:
     """A value, or a text that must be equal if it has no tree.
 
-    ``product`` is the same with its unit read as variables; ``code``: letters and digits alone,
+    ``reading`` is the other reading of letters that are a unit or variables; ``code``: letters and digits alone,
     which another such leaf must spell the same.
     """
 
@@ -82,7 +82,7 @@ class Leaf:
     percent: bool = False
     unit: Unit | None = None
     code: bool = False
-    product: "Leaf | None" = None
+    reading: "Leaf | None" = None
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ def _read_parts(tokens: Tokens, depth: int) -> Group | None:
             first, close = tokens[index].text, tokens[end - 1].text
             if begin == "(" and not (first == "(" and close == ")"):
                 continue
-            if begin == "Part" and not (first.lower() in ("part", "question") and close == ":"):
+            if begin == "Part" and not (first.lower() in ("part", "question", "q", "problem") and close == ":"):
                 continue
             if not begin and not (
                 close == ")" and label.kind in ("number", "letters", "word")
@@ -392,7 +392,7 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
         if where and _PARAMETER_KINDS & set(texts[where:]) and len(letters) == 1 and all(
             token.kind in ("word", "letters") for token in rest
         ):
-            letter = "k" if "constant" in texts[where:] else letters[0]
+            letter = letters[0] if {"integer", "integers"} & set(texts[where:]) else "k"
             content = tokens[:where]
     if content is None or not content:
         return tokens
@@ -546,7 +546,7 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
         return _read_relation(tokens, parts, [token.text for token in between], depth)
     if (labeled := _read_labeled(tokens, depth)) is not None:
         return labeled
-    for reader in (_read_matrix, _read_scaled, _read_components, _read_clock, _read_brackets):
+    for reader in (_read_cycles, _read_matrix, _read_scaled, _read_components, _read_clock, _read_brackets):
         if (node := reader(tokens, depth)) is not None:
             return node
     signs = [index for index, token in enumerate(tokens) if _is(token, "pm", "mp")]
@@ -564,7 +564,7 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
 
 
 _PARAMETER_WORDS = frozenset("for where with any".split())
-_PARAMETER_KINDS = frozenset("integer integers constant".split())
+_PARAMETER_KINDS = frozenset("integer integers constant all every each any real".split())
 _MATHEMATICS = re.compile(r"\\(?!emptyset|mathbb|triangle|begin)|[{}^_=+|<>]")
 _NOT_EQUAL_X = (Token("letters", "x"), Token("command", "ne"))
 _ROUND = re.compile(r"[a-zA-Z](?:_\w+|')*")
@@ -775,6 +775,27 @@ def _scale(factor: Expression, node: Node) -> Node:
     return Leaf(f"scaled {factor} {node}")
 
 
+def _read_cycles(tokens: Tokens, depth: int) -> Leaf | None:
+    """Read a permutation ``(1\\;4)(2\\;3)``: each cycle begins with its least member."""
+    cycles: list[list[str]] = []
+    last = ""
+    for token in tokens:
+        if _is(token, "(") and last in ("", ")"):
+            cycles.append([])
+        elif token.kind == "number" and cycles and (last == "(" or token.space):
+            cycles[-1].append(token.text)
+        elif not (_is(token, ")") and cycles):
+            return None
+        last = token.text
+    members = [member for cycle in cycles for member in cycle]
+    if last != ")" or len(members) < 2 or len(members) == len(cycles):
+        return None
+    turned = [cycle[(first := cycle.index(min(cycle))) :] + cycle[:first] for cycle in cycles]
+    disjoint = len(set(members)) == len(members)
+    texts = [" ".join(cycle) for cycle in turned]
+    return Leaf("cycles " + "; ".join(sorted(texts) if disjoint else texts))
+
+
 def _read_scaled(tokens: Tokens, depth: int) -> Node | None:
     """Read ``\\frac13(1,2,2)``, ``(1,2)+t(3,4)``, ``(3,4)^T``, and a point with its name."""
     if not tokens[-1].text in (")", "]", "T", "top", "}") or len(tokens) < 5:
@@ -923,14 +944,10 @@ def _read_brackets(tokens: Tokens, depth: int) -> Node | None:
         )
     if left + right in ("(]", "[)") or not inside:
         return None
-    spaced = [token for token in inside if token.kind == "number"]
-    if kind == "tuple" and len(spaced) == len(inside) > 1 and all(one.space for one in inside[1:]):
-        items = [_read_leaf((token,)) for token in inside]
-        if left == "(":
-            cycle = [item.text for item in items]
-            first = cycle.index(min(cycle))
-            return Leaf("cycle " + " ".join(cycle[first:] + cycle[:first]))
-        return Group("tuple", tuple(items), left, right)
+    if left == "[" and len(inside) > 1 and all(
+        token.kind == "number" and (token.space or token is inside[0]) for token in inside
+    ):
+        return Group("tuple", tuple(_read_leaf((token,)) for token in inside), left, right)
     inner = read_answer(inside, depth)
     if kind == "set":
         members = inner.items if isinstance(inner, Group) and inner.kind == "list" else (inner,)
@@ -1013,17 +1030,21 @@ def _read_leaf(tokens: Tokens) -> Leaf:
         money = {"rs": "INR"}.get(currency.text.lower(), currency.text.upper())
         body = tuple(token for token in body if token is not currency and token.text != ".")
     body = _drop_remark(body)
-    leaf = _read_quantity(body) or _read_value(body) or _read_compound(body)
+    leaf = _read_quantity(body) or _read_compound(body) or _read_value(body)
+    if leaf and not leaf.unit and body[0].kind == "number":
+        quantity = _read_quantity(body, glued=True)
+        if quantity and quantity.unit and quantity.unit.bare:
+            leaf = replace(leaf, reading=replace(quantity, text=text, reading=None))
     if leaf is None or leaf.tree is None:
         return leaf or Leaf(_spell_text(tokens))
     if money:
         unit = leaf.unit or Unit()
-        leaf = replace(leaf, unit=replace(unit, powers=unit.powers or ((money, 1),)), product=None)
+        leaf = replace(leaf, unit=replace(unit, powers=unit.powers or ((money, 1),)), reading=None)
     return replace(leaf, text=text, code=leaf.code and not money)
 
 
 def _spell_text(tokens: Tokens) -> str:
-    text = spell(tokens)
+    text = re.sub(r"(?<=\d)\^(?=(?:st|nd|rd|th)\Z)", "", spell(tokens))
     # Chemical formulas are written with and without indices.
     return text.replace("_", "") if re.fullmatch(r"[A-Z][A-Za-z0-9_^+\-{}() ]+", text) else text
 
@@ -1066,12 +1087,12 @@ def _is_code(tokens: Tokens) -> bool:
         return len(text) > 2 or text.lower() in _TWO_LETTER_WORDS or (
             len(text) > 1 and text.isupper()
         )
-    return re.search(r"[a-zA-Z]\d|\d[A-Z]", text) is not None and not re.fullmatch(
+    return re.search(r"[a-zA-Z]\d|\d[A-Z]|\A0x", text) is not None and not re.fullmatch(
         r"[\d.]+[eE]\d+", text
     )
 
 
-def _read_quantity(tokens: Tokens) -> Leaf | None:
+def _read_quantity(tokens: Tokens, glued: bool = False) -> Leaf | None:
     """Read a value, what scales it, and its unit: the longest unit that leaves a value."""
     for index in range(1, len(tokens)):
         token = tokens[index]
@@ -1086,12 +1107,14 @@ def _read_quantity(tokens: Tokens) -> Leaf | None:
         if token.text in ("^", "circ") and any(one.text in FUNCTIONS for one in tokens[:index]):
             continue
         value = _read_value(tokens[:index])
-        if value is not None and (leaf := _apply_suffix(value, tokens[:index], tokens[index:])):
+        if value is not None and (
+            leaf := _apply_suffix(value, tokens[:index], tokens[index:], glued)
+        ):
             return leaf
     return None
 
 
-def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens) -> Leaf | None:
+def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> Leaf | None:
     tree = value.tree
     assert tree is not None
     percent = False
@@ -1136,7 +1159,7 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens) -> Leaf | None:
         tree = ("multiply", tree, ("number", scale))
         suffix = suffix[2 if word == "per" else 1 :]
         changed = True
-    unit = read_unit(suffix) if suffix else Unit()
+    unit = read_unit(suffix, glued) if suffix else Unit()
     if unit is None or (unit.words and len(tokens) > 1 and any(
         _is(token, "cdot") for token in tokens
     )):
@@ -1151,7 +1174,7 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens) -> Leaf | None:
     product = _read_value((*tokens, *suffix)) if unit.bare else None
     has_unit = bool(unit.powers or unit.words)
     return replace(leaf, percent=percent, unit=unit if has_unit else None, code=False,
-                   product=product)
+                   reading=product)
 
 
 def _read_compound(tokens: Tokens) -> Leaf | None:

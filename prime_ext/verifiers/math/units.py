@@ -56,7 +56,7 @@ _COMPOUNDS = {
 SCALES = {
     **{"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12},
     **{"dozen": 12, "lakh": 10**5, "crore": 10**7, "quadrillion": 10**15, "bn": 10**9, "mn": 10**6},
-    **{"k": 1000, "score": 20, "mln": 10**6, "bln": 10**9},
+    **{"k": 1000, "score": 20, "gross": 144, "mln": 10**6, "bln": 10**9},
     **{"万": 10**4, "亿": 10**8, "百": 100, "千": 1000, "百万": 10**6, "萬": 10**4, "億": 10**8},
 }
 _PARTS = dict(zip(
@@ -80,7 +80,6 @@ OPERATIVE = frozenset(
 ) | PARTS.keys() | SCALES.keys()
 # Units of one letter in mathematics are variables unless white space separates them.
 _LETTER_UNITS = frozenset("mgshLlVNJWKCAFTH")
-_REMARKS = frozenset("am pm ad bc bce ce n s e w".split())
 _OPTIONAL = frozenset("the a an of in total exactly about approximately approx roughly".split())
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
 
@@ -93,13 +92,14 @@ class Unit:
     powers: tuple[tuple[str, int], ...] = ()
     words: tuple[str, ...] = ()
     bare: bool = False  # letters that could be variables as well
+    glued: bool = False  # such letters without white space, as in "8m"
 
     def conflicts(self, other: "Unit") -> bool:
         """Return whether both say something, and not the same."""
         if (self.powers and other.powers) and self.powers != other.powers:
             # The scale of a temperature may be missing.
             both = {base for base, _ in (*self.powers, *other.powers)}
-            return both not in ({"deg", "celsius"}, {"deg", "fahrenheit"})
+            return both not in ({"deg", "celsius"}, {"deg", "fahrenheit"}, {"deg", "rad"})
         if bool(self.powers) != bool(other.powers) and bool(self.words) != bool(other.words):
             return True
         short, long = sorted((self.words, other.words), key=len)
@@ -138,8 +138,11 @@ def find_base(word: str) -> tuple[Fraction, str, int] | None:
     return None
 
 
-def read_unit(tokens: Sequence[Token]) -> Unit | None:
-    """Return what the tokens after a value mean as a unit; None if they are not one."""
+def read_unit(tokens: Sequence[Token], glued: bool = False) -> Unit | None:
+    """Return what the tokens after a value mean as a unit; None if they are not one.
+
+    ``glued``: letters need no white space before them.
+    """
     factor = Fraction(1)
     powers: dict[str, int] = {}
     words: list[str] = []
@@ -221,15 +224,20 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
             factor *= inner.factor
             powers.update(inner.powers)
             continue
+        if "deg" in powers and lower in ("n", "s", "e", "w"):
+            words.append(lower)
+            continue
         known = find_base(name) if name not in CURRENCIES.values() else (Fraction(1), name, 1)
         letter = token.kind == "letters" and not token.roman
         if known and letter and len(name) == 1 and not (
-            (token.space or position > 1) and name in _LETTER_UNITS
+            (token.space or glued or position > 1) and name in _LETTER_UNITS
         ):
             return None
-        if letter and not known and not (lower in _REMARKS and powers and len(name) == 1):
+        if letter and not known:
             return None
-        if known and token.roman and len(name) == 1 and name not in _LETTER_UNITS | {"B", "d"}:
+        if known and token.roman and len(name) == 1 and name.isascii() and (
+            name not in _LETTER_UNITS | {"B", "d"}
+        ):
             known = None
         if known and not (words and len(name) < 3):
             scale, base, own = known
@@ -248,7 +256,7 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
             powers[base] = powers.get(base, 0) + own * sign * power
             bare |= letter
             continue
-        if token.kind == "letters" and not ("deg" in powers and lower in _REMARKS) and not words:
+        if token.kind == "letters" and not words:
             return None
         if lower in OPERATIVE or not _WORD.fullmatch(text) or sign < 0 and not powers and words:
             return None
@@ -259,7 +267,7 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
     if len(words) > 5 or pending and not powers:
         return None
     known_powers = tuple(sorted((base, power) for base, power in powers.items() if power))
-    return Unit(factor, known_powers, tuple(words), bare)
+    return Unit(factor, known_powers, tuple(words), bare, glued)
 
 
 def _read_power(tokens: Sequence[Token]) -> tuple[int, int]:
