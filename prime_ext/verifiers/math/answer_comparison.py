@@ -19,7 +19,6 @@ from prime_ext.verifiers.math.structure import (
     Node,
     Relation,
     Side,
-    is_constant,
     is_name,
     is_simple_name,
     read_names,
@@ -102,8 +101,11 @@ def _compare_kinds(gold: Node, answer: Node, leaf: LeafComparison) -> bool | Non
             answer.kind == "set" and len(items) == 1 and _is_single(items[0])
         ):
             return compare(gold, items[0], leaf)
-    if isinstance(gold, Group) and gold.kind == "set" and len(gold.items) == 1 and (
-        _is_single(gold.items[0]) and isinstance(answer, Leaf)
+    if (
+        isinstance(gold, Group)
+        and gold.kind == "set"
+        and len(gold.items) == 1
+        and (_is_single(gold.items[0]) and isinstance(answer, Leaf))
     ):
         return compare(gold.items[0], answer, leaf)
     if isinstance(gold, Leaf) or isinstance(answer, Leaf):
@@ -125,9 +127,7 @@ def _is_known(relation: Relation) -> bool:
     return {"=", "<", ">", "le", "ge", "ne"}.issuperset(relation.operators)
 
 
-def _match_sides(
-    gold: Sequence[Side], answer: Sequence[Side], leaf: LeafComparison
-) -> bool | None:
+def _match_sides(gold: Sequence[Side], answer: Sequence[Side], leaf: LeafComparison) -> bool | None:
     return _all(
         _compare_leaves(Leaf(one.text, one.tree), Leaf(other.text, other.tree), leaf)
         for one, other in zip(gold, answer, strict=True)
@@ -142,17 +142,22 @@ def _read_by_name(node: Node) -> tuple[Node, dict[str, Node]]:
     values = read_names(node)
     members = len(values)
     if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
-        values = dict(
-            zip(node.sides[0].text[1:-1].split(","), node.value.items, strict=False)
-        )
+        values = dict(zip(node.sides[0].text[1:-1].split(","), node.value.items, strict=False))
         members = len(node.value.items)
-    elif isinstance(node, Group) and node.kind == "list" and all(
-        isinstance(item, Group) and item.name and item.kind == "tuple" for item in node.items
+    elif (
+        isinstance(node, Group)
+        and node.kind == "list"
+        and all(
+            isinstance(item, Group) and item.name and item.kind == "tuple" for item in node.items
+        )
     ):
         values = {item.name: item for item in node.items if isinstance(item, Group)}
         members = len(node.items)
-    if isinstance(node, Group) and values and all(map(_ROOTS.fullmatch, values)) and (
-        len({name[0] for name in values}) == 1
+    if (
+        isinstance(node, Group)
+        and values
+        and all(map(_ROOTS.fullmatch, values))
+        and (len({name[0] for name in values}) == 1)
     ):
         return Group("list", tuple(values.values())), {}
     return node, values if 1 < len(values) == members else {}
@@ -186,9 +191,15 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
         plain = all(
             isinstance(value, Group) or _number(value) for value in (gold.value, answer.value)
         )
-        if first.tree is None or other.tree is None or (plain and simple and not (
-            _has_variables(gold.sides[1:]) or _has_variables(answer.sides[1:])
-        )):
+        if (
+            first.tree is None
+            or other.tree is None
+            or (
+                plain
+                and simple
+                and not (_has_variables(gold.sides[1:]) or _has_variables(answer.sides[1:]))
+            )
+        ):
             return False
     return leaf(gold, answer)
 
@@ -217,7 +228,8 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
             _compare_readings(one, other, leaf)
             for one in (gold, gold.reading)
             for other in (answer, answer.reading)
-            if one and other
+            if one
+            and other
             and not (one.unit and one.unit.glued and not other.unit)
             and not (other.unit and other.unit.glued and not one.unit)
         )
@@ -252,8 +264,8 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
         values = [answer.number, PlainNumber(answer.number.value * scale)]
         rounded = [value.rounds_to(gold.number) and not value.terminates for value in values]
         return any(rounded) or any(value.value == gold.number.value for value in values)
-    return True if gold.tree == answer.tree and gold.percent == answer.percent else leaf(
-        gold, answer
+    return (
+        True if gold.tree == answer.tree and gold.percent == answer.percent else leaf(gold, answer)
     )
 
 
@@ -272,7 +284,8 @@ def _in_one_unit(gold: Leaf, answer: Leaf) -> tuple[Leaf, Leaf]:
     if gold.unit.factor == answer.unit.factor and gold.unit.powers == answer.unit.powers:
         return gold, answer
     if ("celsius", 1) in (gold.unit.powers + answer.unit.powers) or (
-        "fahrenheit", 1
+        "fahrenheit",
+        1,
     ) in gold.unit.powers + answer.unit.powers:
         return gold, answer
     return _convert(gold, gold.unit), _convert(answer, answer.unit)
@@ -331,20 +344,25 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         )
         return _match_members(members[0], members[1], leaf, any_order=not ordered)
     if kinds & {"union", "cap", "setminus"} and kinds <= {
-        "union", "cap", "setminus", "tuple", "interval", "set"
+        "union",
+        "cap",
+        "setminus",
+        "tuple",
+        "interval",
+        "set",
     }:
         if any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer)):
             return False
         commute = gold.kind != "setminus"
-        same = len(kinds) == 1 and _match_members(
-            gold.items, answer.items, leaf, any_order=commute
-        )
+        same = len(kinds) == 1 and _match_members(gold.items, answer.items, leaf, any_order=commute)
         # Overlapping or touching parts: another way to write the same set.
         return same or leaf(gold, answer)
     if kinds <= {"tuple", "interval"}:
         return _compare_tuples(gold, answer, leaf)
     vectors = (
-        kinds in ({"list", "tuple"}, {"tuple", "matrix"}) and _is_vector(gold) and _is_vector(answer)
+        kinds in ({"list", "tuple"}, {"tuple", "matrix"})
+        and _is_vector(gold)
+        and _is_vector(answer)
     )
     return _match_members(gold.items, answer.items, leaf) if vectors else False
 
@@ -365,8 +383,11 @@ def _compare_tuples(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
     long = len(gold.items) > 2 and len(answer.items) > 2
     if not long and (gold.left, gold.right) != (answer.left, answer.right):
         return False
-    if gold.name and answer.name and gold.name != answer.name and (
-        gold.kind == answer.kind == "interval"
+    if (
+        gold.name
+        and answer.name
+        and gold.name != answer.name
+        and (gold.kind == answer.kind == "interval")
     ):
         return False
     return _match_members(gold.items, answer.items, leaf)

@@ -34,7 +34,8 @@ _LABEL = re.compile(r"\A[\s*]*(?:the\s)?(?:final\s)?answer\s*(?:is\b|[:=])?", re
 _WORD = re.compile(r"[a-zA-Z]{2,}")
 _ANSWER_IS = re.compile(
     r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t*]{0,9}(?:\bis\b|\bare\b|:|=)"
-    r"|(?:\A|\n)[\s*#]{0,9}(?:final )?answer[*:]{0,4}[ \t]{0,9}\n", re.IGNORECASE
+    r"|(?:\A|\n)[\s*#]{0,9}(?:final )?answer[*:]{0,4}[ \t]{0,9}\n",
+    re.IGNORECASE,
 )
 _STATEMENT_END = re.compile(
     r"[.!?](?:[\s*]|$)|,? (?:which|because|since|so|where|as)\b| \((?=[a-zA-Z]{2,} )"

@@ -183,12 +183,19 @@ class _Evaluator:
         if exact.denominator == 1:
             return mp.power(left, int(exact))
         root = self._root(left, ("number", Fraction(exact.denominator)))
-        return mp.power(root, exact.numerator) if self.real else mp.power(
-            left, mp.mpf(exact.numerator) / exact.denominator
+        return (
+            mp.power(root, exact.numerator)
+            if self.real
+            else mp.power(left, mp.mpf(exact.numerator) / exact.denominator)
         )
 
     def _limit_size(self, base: Any, exponent: Any) -> None:
-        size = abs(mp.log(abs(base))) * abs(float(mp.re(exponent)) if not isinstance(exponent, Fraction) else exponent) if base else 0
+        size = (
+            abs(mp.log(abs(base)))
+            * abs(float(mp.re(exponent)) if not isinstance(exponent, Fraction) else exponent)
+            if base
+            else 0
+        )
         if size > MAX_EXPONENT:
             raise Excessive("a power beyond all limits")
 
@@ -269,9 +276,9 @@ def _constants(trees: Sequence[Expression]) -> list[Fraction]:
     """Return numbers in the trees and where they may put branch points."""
     values = {exact_value(part) for tree in trees for part in walk(tree) if part[0] != "sum"}
     small = sorted(value for value in values if value and 0 < abs(value) < 10**12)[:8]
-    return small + [
-        left * sign / right for left in small for right in small for sign in (1, -1)
-    ][:40]
+    return (
+        small + [left * sign / right for left in small for right in small for sign in (1, -1)][:40]
+    )
 
 
 def _points(trees: Sequence[Expression], real: bool) -> Iterator[Values]:
@@ -280,17 +287,21 @@ def _points(trees: Sequence[Expression], real: bool) -> Iterator[Values]:
     parts = [part for tree in trees for part in walk(tree)]
     generator = random.Random(len(symbols))
     if any(
-        part[0] in ("sum", "prod") and _symbols([part[2], part[3]]) or part[0] == "call" and (
-            part[1] in ("gcd", "lcm") and _symbols([part])
-        )
+        part[0] in ("sum", "prod")
+        and _symbols([part[2], part[3]])
+        or part[0] == "call"
+        and (part[1] in ("gcd", "lcm") and _symbols([part]))
         for part in parts
     ):
         for _ in range(POINTS):
             yield {symbol: mp.mpf(generator.randrange(1, 13)) for symbol in symbols}
         return
     branches = real and any(
-        part[0] == "root" or part[0] == "call" and part[1] in _BRANCHES
-        or part[0] == "power" and (exact_value(part[2]) or Fraction(1, 2)).denominator > 1
+        part[0] == "root"
+        or part[0] == "call"
+        and part[1] in _BRANCHES
+        or part[0] == "power"
+        and (exact_value(part[2]) or Fraction(1, 2)).denominator > 1
         for part in parts
     )
     constants = _constants(trees) if branches else []
@@ -325,9 +336,11 @@ def _is_close(left: Any, right: Any, agreement: int) -> bool:
         return False
     difference = abs(left - right)
     scale = max(abs(left), abs(right))
-    return bool(difference <= scale * mp.mpf(10) ** -agreement or scale < mp.mpf(10) ** -90 or (
-        agreement == ROUGH_AGREEMENT and difference < mp.mpf(10) ** -ROUGH_AGREEMENT
-    ))
+    return bool(
+        difference <= scale * mp.mpf(10) ** -agreement
+        or scale < mp.mpf(10) ** -90
+        or (agreement == ROUGH_AGREEMENT and difference < mp.mpf(10) ** -ROUGH_AGREEMENT)
+    )
 
 
 def trees_equal(wanted: Expression, given: Expression) -> bool:
@@ -340,7 +353,8 @@ def trees_equal(wanted: Expression, given: Expression) -> bool:
     trees = (wanted, given)
     parts = [part for tree in trees for part in walk(tree)]
     rough = any(
-        part[0] in ("integral", "limit") or (part[0] in ("sum", "prod") and part[3] == INFINITY.tree)
+        part[0] in ("integral", "limit")
+        or (part[0] in ("sum", "prod") and part[3] == INFINITY.tree)
         for part in parts
     )
     agreement = ROUGH_AGREEMENT if rough else AGREEMENT
@@ -488,8 +502,11 @@ def _contains(node: Node, variable: str, x: Any) -> bool:
     for operator, (left, right) in zip(node.operators, pairwise(values), strict=True):
         equal = _is_close(left, right, 40)
         holds = {
-            "=": equal, "ne": not equal, "<": left < right and not equal,
-            "le": left < right or equal, ">": left > right and not equal,
+            "=": equal,
+            "ne": not equal,
+            "<": left < right and not equal,
+            "le": left < right or equal,
+            ">": left > right and not equal,
             "ge": left > right or equal,
         }
         if operator not in holds or not holds[operator]:
@@ -540,8 +557,11 @@ def _sets_equal(wanted: Node, given: Node) -> bool:
     with mp.workdps(50):
         try:
             ends = [*_boundaries(wanted), *_boundaries(given)]
-            points = [mp.mpf(generator.uniform(-1, 1)) * scale
-                      for scale in (0.5, 2, 8, 40, 200, 10**4) for _ in range(20)]
+            points = [
+                mp.mpf(generator.uniform(-1, 1)) * scale
+                for scale in (0.5, 2, 8, 40, 200, 10**4)
+                for _ in range(20)
+            ]
             for end in ends[:200]:
                 beside = max(mp.mpf(1), abs(end)) * mp.mpf(10) ** -9
                 points += [end, end - beside, end + beside]
@@ -595,4 +615,3 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
 def warm_up() -> None:
     """Compute the constants and tables that mpmath caches."""
     judge(r"\frac{\sqrt{3}+\pi}{2}+\sin x+\ln 2", r"e^x")
-

@@ -340,9 +340,11 @@ class _Parser:
             else:
                 break
         bare = name.rstrip("'")
-        if bare in _CALLED and self.look().text == "^" and spell(self.tokens[
-            self.position + 1 : self.position + 5
-        ]) == "{-1}":
+        if (
+            bare in _CALLED
+            and self.look().text == "^"
+            and spell(self.tokens[self.position + 1 : self.position + 5]) == "{-1}"
+        ):
             self.position += 5
             name += "^-1"
         if self.look().text == "(" and self.is_call(name):
@@ -392,9 +394,12 @@ class _Parser:
         lower = spell(self.script())
         plain = upper.isdigit() and lower.isdigit() and int(lower) <= int(upper)
         if plain or (not upper.isdigit() and re.fullmatch(r"[a-z0-9+\-]+", upper + lower)):
-            return ("call", "binom", read_expression(_retokenize(upper)), read_expression(
-                _retokenize(lower)
-            ))
+            return (
+                "call",
+                "binom",
+                read_expression(_retokenize(upper)),
+                read_expression(_retokenize(lower)),
+            )
         self.position = start
         return None
 
@@ -523,7 +528,10 @@ class _Parser:
         if not high:
             raise Unreadable("a sum without bounds")
         return (
-            name, _letter(variable), read_expression(start), read_expression(high),
+            name,
+            _letter(variable),
+            read_expression(start),
+            read_expression(high),
             self.nested(self.term),
         )
 
@@ -546,7 +554,11 @@ class _Parser:
         if not (low and high and body) or any(token.text == "int" for token in body):
             raise Unreadable("not one definite integral")
         return (
-            "integral", variable, read_expression(low), read_expression(high), read_expression(body)
+            "integral",
+            variable,
+            read_expression(low),
+            read_expression(high),
+            read_expression(body),
         )
 
 
@@ -611,21 +623,26 @@ def _read_based_letters(tokens: Tokens) -> Expression | None:
     plain = digits.replace(".", "", 1)
     if len(plain) < 2 or not base.isdigit() or not 2 <= int(base) <= 36:
         return None
-    return ("base", digits.upper(), int(base)) if _HEX.fullmatch(plain) and (
-        all(int(digit, 36) < int(base) for digit in plain)
-    ) else None
+    return (
+        ("base", digits.upper(), int(base))
+        if _HEX.fullmatch(plain) and (all(int(digit, 36) < int(base) for digit in plain))
+        else None
+    )
 
 
 def exact_value(tree: Expression) -> Fraction | None:
     """Return the value of rational arithmetic on numbers; None for anything else, or too large."""
     operation = tree[0]
     if operation == "number":
-        return tree[1]
+        return Fraction(tree[1])
     if operation not in ("add", "subtract", "multiply", "divide", "negate", "power"):
         return None
-    values = [exact_value(operand) for operand in tree[1:]]
-    if None in values or any(_bits(value) > _MAX_BITS for value in values):
-        return None
+    values: list[Fraction] = []
+    for operand in tree[1:]:
+        value = exact_value(operand)
+        if value is None or _bits(value) > _MAX_BITS:
+            return None
+        values.append(value)
     left, right = values if len(values) == 2 else (Fraction(0), values[0])
     if operation == "add":
         return left + right
@@ -637,7 +654,7 @@ def exact_value(tree: Expression) -> Fraction | None:
         return left / right if right else None
     if right.denominator != 1 or abs(right) * _bits(left) > _MAX_BITS or (not left and right <= 0):
         return None
-    return left ** int(right)
+    return Fraction(left ** int(right))
 
 
 def _bits(value: Fraction) -> int:

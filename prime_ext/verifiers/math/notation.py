@@ -73,7 +73,15 @@ _COMMAND_CHARACTERS = {
     **{"≤": "le", "⩽": "le", "≦": "le", "≥": "ge", "⩾": "ge", "≧": "ge", "≠": "ne", "≈": "approx"},
     **{"±": "pm", "∓": "mp", "∪": "cup", "∩": "cap", "∈": "in", "∉": "notin", "∅": "emptyset"},
     **{"⊂": "subset", "⊆": "subseteq", "⊃": "supset", "⊇": "supseteq", "∖": "setminus"},
-    **{"∀": "forall", "∃": "exists", "¬": "neg", "∧": "wedge", "∨": "vee", "→": "to", "↦": "mapsto"},
+    **{
+        "∀": "forall",
+        "∃": "exists",
+        "¬": "neg",
+        "∧": "wedge",
+        "∨": "vee",
+        "→": "to",
+        "↦": "mapsto",
+    },
     **{"⇒": "Rightarrow", "⇔": "Leftrightarrow", "∥": "parallel", "⊥": "perp", "∼": "sim"},
     **{"≅": "cong", "≡": "equiv", "∣": "mid", "△": "triangle", "∠": "angle", "∇": "nabla"},
     **{"∂": "partial", "∑": "sum", "∏": "prod", "∫": "int", "⌊": "lfloor", "⌋": "rfloor"},
@@ -128,9 +136,7 @@ _DEGREE_LETTER = re.compile(
 )
 _FIRST_DIGIT = re.compile(r"\\[dtc]?frac\s*(\d)")
 _SECOND_DIGIT = re.compile(r"(\\[dtc]?frac\s*\{[^{}]*\})\s*(\d)")
-_BLACKBOARD = re.compile(
-    r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?|\\mathbf\s*\{?\s*([RZ])\s*\}?"
-)
+_BLACKBOARD = re.compile(r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?|\\mathbf\s*\{?\s*([RZ])\s*\}?")
 _CROSS = re.compile(
     r"\\times(?=\s*\\(?:mathbf|bm|boldsymbol|vec|hat|widehat|overrightarrow))|(?<=\\nabla)\s*\\times"
 )
@@ -179,9 +185,7 @@ Tokens = tuple[Token, ...]
 def _fold_characters(text: str) -> str:
     text = unicodedata.normalize("NFC", text)
     text = _MATHEMATICAL.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
-    text = _SUPERSCRIPTS.sub(
-        lambda match: f"^{{{_compatible(match.group())}}}", text
-    )
+    text = _SUPERSCRIPTS.sub(lambda match: f"^{{{_compatible(match.group())}}}", text)
     text = _SUBSCRIPTS.sub(lambda match: f"_{{{_compatible(match.group())}}}", text)
     text = _VULGAR.sub(
         lambda match: r"\frac{{{}}}{{{}}}".format(*_compatible(match.group()).split("⁄")), text
@@ -290,9 +294,9 @@ def scan(text: str, roman: bool = False) -> Iterator[Token]:
                     content = opening[1] or text[opening.end() : close]
                     position = opening.end() if opening[1] else close + 1
                     inner = list(_scan_text(content, space, command != "operatorname"))
-                    yield from inner if not script else [
-                        Token("sign", "{"), *inner, Token("sign", "}")
-                    ]
+                    yield from (
+                        inner if not script else [Token("sign", "{"), *inner, Token("sign", "}")]
+                    )
                     space = content.endswith(" ")
                     script = False
                     continue
@@ -365,8 +369,10 @@ def _scan_letters(run: str, space: bool, roman: bool) -> Iterator[Token]:
 def tokenize(text: str) -> Tokens:
     """Return the tokens of an answer, without the punctuation at its ends."""
     tokens = list(scan(fold(text)))
-    while tokens and tokens[-1].text in (".", ",", ";", ":", "?", "\\\\") and (
-        tokens[-1].kind == "sign"
+    while (
+        tokens
+        and tokens[-1].text in (".", ",", ";", ":", "?", "\\\\")
+        and (tokens[-1].kind == "sign")
     ):
         tokens.pop()
     while tokens and tokens[0].text in (":", ".", ",", "\\\\") and tokens[0].kind == "sign":
@@ -383,8 +389,12 @@ def spell(tokens: Sequence[Token]) -> str:
     last = ""
     for index, (kind, text, _, roman) in enumerate(tokens):
         alone = (
-            text == "{" and index + 2 < len(tokens) and tokens[index + 2].text == "}"
-            or text == "}" and index > 1 and tokens[index - 2].text == "{"
+            text == "{"
+            and index + 2 < len(tokens)
+            and tokens[index + 2].text == "}"
+            or text == "}"
+            and index > 1
+            and tokens[index - 2].text == "{"
         )
         if kind == "sign" and alone:
             continue

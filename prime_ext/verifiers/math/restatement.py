@@ -5,14 +5,15 @@ Rules: docs/reference/verifier_rules.md.
 """
 
 import math
-import re
 from collections.abc import Sequence
 
 from prime_ext.verifiers.math.notation import FUNCTIONS, Token, fold, scan, tokenize
 from prime_ext.verifiers.math.structure import Group, read, read_answer, split
 
-_OPERATIONS = frozenset("+ - / ^ ! | = < > : & ‖".split()) | FUNCTIONS | frozenset(
-    "cdot frac sqrt binom sum prod int lim lfloor lceil le ge ne pmod mod".split()
+_OPERATIONS = (
+    frozenset("+ - / ^ ! | = < > : & ‖".split())
+    | FUNCTIONS
+    | frozenset("cdot frac sqrt binom sum prod int lim lfloor lceil le ge ne pmod mod".split())
 )
 _IGNORED = frozenset("{ } ( ) [ ] $ , \\{ \\}".split())
 
@@ -23,11 +24,17 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
     wanted = _list_expressions(gold)
     for text, tokens in _list_expressions(answer).items():
         bare = text[1:] if text[:1] == ("-",) else text
-        operations = [token for token in tokens[len(text) - len(bare) :] if token.text in _OPERATIONS]
+        operations = [
+            token for token in tokens[len(text) - len(bare) :] if token.text in _OPERATIONS
+        ]
         if text in wanted or not (operations or "*" in bare):
             continue
-        if len(bare) == 3 and bare[1] == "/" and bare[0].isdigit() and bare[2].isdigit() and (
-            math.gcd(int(bare[0]), int(bare[2])) == 1
+        if (
+            len(bare) == 3
+            and bare[1] == "/"
+            and bare[0].isdigit()
+            and bare[2].isdigit()
+            and (math.gcd(int(bare[0]), int(bare[2])) == 1)
         ):
             continue
         if _find(text, asked):
@@ -61,18 +68,30 @@ def _reduce(tokens: Sequence[Token]) -> list[str]:
             reduced.append("/")
         elif text == "_" and kind == "sign" and reduced[-1:] == ["C"]:
             reduced[-1] = "binom"
-        elif text == "C" and texts[index - 1 : index] != ["_"] and reduced[-1:] and (
-            reduced[-1].isdigit() and texts[index + 1 : index + 2] and texts[index + 1].isdigit()
+        elif (
+            text == "C"
+            and texts[index - 1 : index] != ["_"]
+            and reduced[-1:]
+            and (
+                reduced[-1].isdigit()
+                and texts[index + 1 : index + 2]
+                and texts[index + 1].isdigit()
+            )
         ):
             reduced.append("/")
         elif text in ("frac", "cdot", "^") and kind == "command":
-            if text == "cdot" and index + 1 < len(texts) and reduced[-1:] and (
-                reduced[-1].isdigit() and texts[index + 1].isdigit()
+            if (
+                text == "cdot"
+                and index + 1 < len(texts)
+                and reduced[-1:]
+                and (reduced[-1].isdigit() and texts[index + 1].isdigit())
             ):
                 reduced.append("*")
         elif kind == "letters":
             reduced += text
-        elif kind == "number" and reduced[-1:] and reduced[-1].isdigit() and texts[index - 1] == "(":
+        elif (
+            kind == "number" and reduced[-1:] and reduced[-1].isdigit() and texts[index - 1] == "("
+        ):
             reduced += ["*", text]
         elif text == "^" and reduced[:1] == ["binom"] or text == "circ":
             reduced.append("/" if text == "^" else "circ")

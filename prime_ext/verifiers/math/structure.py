@@ -12,8 +12,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from prime_ext.verifiers.math.expressions import (
-    Expression,
     KNOWN_CALLS,
+    Expression,
     Unreadable,
     exact_value,
     read_expression,
@@ -24,6 +24,8 @@ from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.units import OPERATIVE, PARTS, SCALES, Unit, read_unit
 
 _MONEY = frozenset(CURRENCIES.values())
+# What may begin the unit of a value, besides words and letters.
+_SUFFIXES = _MONEY | frozenset("^ % permil min / ' \" mu Omega circ ( cdot frac".split())
 _OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, ")": -1, "]": -1, "}": -1, "\\}": -1}
 _OPEN |= {"begin": 1, "end": -1, "lfloor": 1, "rfloor": -1, "lceil": 1, "rceil": -1}
 _ORDER = {"<": ("<", False), "le": ("<", True), ">": (">", False), "ge": (">", True)}
@@ -202,9 +204,9 @@ def read_answer(tokens: Tokens, depth: int = 0) -> Node:
         return Leaf(spell(tokens))
     if (special := _read_date(tokens)) is not None:
         return special
-    if _is(tokens[0], "begin") or (_is(tokens[0], "\\{") and len(tokens) > 1 and _is(
-        tokens[1], "begin"
-    )):
+    if _is(tokens[0], "begin") or (
+        _is(tokens[0], "\\{") and len(tokens) > 1 and _is(tokens[1], "begin")
+    ):
         if (rows := _read_rows(tokens, depth)) is not None:
             return rows
     if (parts := _read_parts(tokens, depth)) is not None:
@@ -213,13 +215,16 @@ def read_answer(tokens: Tokens, depth: int = 0) -> Node:
     separators: tuple[Callable[[Token], bool], ...] = (
         lambda token: token.kind == "sign" and token.text in (";", "\\\\"),
         lambda token: token.kind == "word" and token.text == "or",
-        lambda token: (token.kind == "sign" and token.text in (",", "&"))
-        or (token.kind == "word" and token.text == "and"),
+        lambda token: (
+            (token.kind == "sign" and token.text in (",", "&"))
+            or (token.kind == "word" and token.text == "and")
+        ),
     )
     if any(token.text in _RELATIONS or token.text in ("infty", ",") for token in tokens):
         tokens = tuple(
             Token("word", {"vee": "or", "wedge": "and"}[token.text])
-            if _is(token, "vee", "wedge") else token
+            if _is(token, "vee", "wedge")
+            else token
             for token in tokens
         )
     for index, is_separator in enumerate(separators):
@@ -244,8 +249,11 @@ def _split_equations(tokens: Tokens) -> list[Tokens]:
     signs = [index for index, token in enumerate(tokens) if token.text == "="]
     for sign in signs[1:]:
         name, before = tokens[sign - 1], tokens[sign - 2]
-        if name.kind == "letters" and len(name.text) == 1 and name.space and (
-            before.kind in ("number", "letters") or before.text in (")", "}")
+        if (
+            name.kind == "letters"
+            and len(name.text) == 1
+            and name.space
+            and (before.kind in ("number", "letters") or before.text in (")", "}"))
         ):
             starts.append(sign - 1)
     return [tokens[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
@@ -262,17 +270,22 @@ def _read_date(tokens: Tokens) -> Leaf | None:
         return Leaf(bare) if first else None
     if _CODE.fullmatch(bare):
         return Leaf(bare)
-    months = [_MONTHS[token.text.lower()] for token in tokens if token.text.lower() in _MONTHS and (
-        token.kind in ("word", "letters")
-    )]
+    months = [
+        _MONTHS[token.text.lower()]
+        for token in tokens
+        if token.text.lower() in _MONTHS and (token.kind in ("word", "letters"))
+    ]
     numbers = [token.text for token in tokens if token.kind == "number"]
     rest = {
-        token.text.lower() for token in tokens
+        token.text.lower()
+        for token in tokens
         if token.kind != "number" and token.text.lower() not in _MONTHS
     }
-    if len(months) == 1 and 1 <= len(numbers) <= 2 and rest <= {
-        ",", ".", "th", "st", "nd", "rd", "the", "of", "s", "t", "h", "n", "r", "d"
-    }:
+    if (
+        len(months) == 1
+        and 1 <= len(numbers) <= 2
+        and rest <= {",", ".", "th", "st", "nd", "rd", "the", "of", "s", "t", "h", "n", "r", "d"}
+    ):
         return Leaf(f"month {months[0]} {' '.join(numbers)}")
     return Leaf(text) if len(months) == 1 and not numbers and len(tokens) == 1 else None
 
@@ -304,10 +317,17 @@ def _read_rows(tokens: Tokens, depth: int) -> Node | None:
     if (name == "cases" or braced) and rows:
         cells = [split(row, lambda token: _is(token, "&"))[0] for row in rows]
         if all(len(row) == 2 and row[1] and row[1][0].text not in _RELATIONS for row in cells):
-            return Group("pieces", tuple(
-                Group("tuple", tuple(read_answer(_strip_condition(cell), depth + 1) for cell in row))
-                for row in cells
-            ), columns=2)
+            return Group(
+                "pieces",
+                tuple(
+                    Group(
+                        "tuple",
+                        tuple(read_answer(_strip_condition(cell), depth + 1) for cell in row),
+                    )
+                    for row in cells
+                ),
+                columns=2,
+            )
     if name == "array" and not braced:
         return None
     joined: list[Token] = []
@@ -341,16 +361,21 @@ def _read_parts(tokens: Tokens, depth: int) -> Group | None:
             first, close = tokens[index].text, tokens[end - 1].text
             if begin == "(" and not (first == "(" and close == ")"):
                 continue
-            if begin == "Part" and not (first.lower() in ("part", "question", "q", "problem") and close == ":"):
+            if begin == "Part" and not (
+                first.lower() in ("part", "question", "q", "problem") and close == ":"
+            ):
                 continue
             if not begin and not (
-                close == ")" and label.kind in ("number", "letters", "word")
-                or close in (".", ":") and label.text == "ABCDEFGH"[name_index : name_index + 1]
+                close == ")"
+                and label.kind in ("number", "letters", "word")
+                or close in (".", ":")
+                and label.text == "ABCDEFGH"[name_index : name_index + 1]
                 and end < len(tokens)
             ):
                 continue
             if label.text.lower() in {
-                str(name_index + 1), "abcdefghij"[name_index : name_index + 1],
+                str(name_index + 1),
+                "abcdefghij"[name_index : name_index + 1],
                 _ROMAN[name_index] if name_index < 10 else "",
             } and (not starts or starts[-1][1] < index):
                 if names and names[0].isdigit() != label.text.isdigit():
@@ -378,19 +403,35 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
     letter = ""
     left = _unwrap(tokens)[0]
     text = spell(tokens)
-    if match := re.search(r"(?<=.)[,;(:|]?(?:\\mid )?(?:for|where|with)?(?:any|all|some)?"
-                          r"([a-zA-Z])\\in (?:\\mathbb Z|Z)\)?(?:\\})?\Z", text):
+    if match := re.search(
+        r"(?<=.)[,;(:|]?(?:\\mid )?(?:for|where|with)?(?:any|all|some)?"
+        r"([a-zA-Z])\\in (?:\\mathbb Z|Z)\)?(?:\\})?\Z",
+        text,
+    ):
         letter = match.group(1)
         index = len(texts) - 1 - texts[::-1].index("in") - 1
         content = tokens[1:index] if left == "\\{" else tokens[:index]
-        while content and content[-1].text in (",", ";", "(", ":", "|", "mid", "for", "where", "with"):
+        while content and content[-1].text in (
+            ",",
+            ";",
+            "(",
+            ":",
+            "|",
+            "mid",
+            "for",
+            "where",
+            "with",
+        ):
             content = content[:-1]
     else:
         where = next((i for i, one in enumerate(texts) if one in _PARAMETER_WORDS and i), 0)
         rest = tokens[where:]
         letters = [token.text for token in rest if token.kind == "letters"]
-        if where and _PARAMETER_KINDS & set(texts[where:]) and len(letters) == 1 and all(
-            token.kind in ("word", "letters") for token in rest
+        if (
+            where
+            and _PARAMETER_KINDS & set(texts[where:])
+            and len(letters) == 1
+            and all(token.kind in ("word", "letters") for token in rest)
         ):
             letter = letters[0] if {"integer", "integers"} & set(texts[where:]) else "k"
             content = tokens[:where]
@@ -398,8 +439,10 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
         return tokens
     if letter != "k" and not any("k" in token.text for token in content if token.kind == "letters"):
         content = tuple(
-            token._replace(text=token.text.replace(letter, "k")) if token.kind == "letters"
-            else token for token in content
+            token._replace(text=token.text.replace(letter, "k"))
+            if token.kind == "letters"
+            else token
+            for token in content
         )
     return content
 
@@ -421,11 +464,11 @@ def is_simple_name(side: Side) -> bool:
     if side.tree is None:
         return re.fullmatch(r"[^\W\d_]+|\([a-zA-Z](?:,[a-zA-Z])+\)", side.text) is not None
     if side.tree[0] == "call":
-        return side.tree[1] not in KNOWN_CALLS or side.text in (
-            "\\max", "\\min"
-        )
-    return side.tree[0] == "symbol" and not is_constant(side.tree) or (
-        re.fullmatch(r"[A-Z]{2,4}'*", side.text) is not None
+        return side.tree[1] not in KNOWN_CALLS or side.text in ("\\max", "\\min")
+    return (
+        side.tree[0] == "symbol"
+        and not is_constant(side.tree)
+        or (re.fullmatch(r"[A-Z]{2,4}'*", side.text) is not None)
     )
 
 
@@ -467,9 +510,7 @@ def _flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Put the members of lists, also of assigned ones (``x=\\pm3``), in the place of the lists."""
     flat: list[Node] = []
     for node in nodes:
-        inner = (
-            node.value if isinstance(node, Equation) and is_simple_name(node.sides[0]) else node
-        )
+        inner = node.value if isinstance(node, Equation) and is_simple_name(node.sides[0]) else node
         flat += inner.items if isinstance(inner, Group) and inner.kind == "list" else [node]
     return tuple(flat)
 
@@ -492,14 +533,18 @@ def _join_compound(items: Sequence[Node]) -> Leaf | None:
     """Add ``2 h`` and ``30 min``: values of one kind in units that get smaller."""
     leaves = [item for item in items if isinstance(item, Leaf) and item.unit and item.number]
     units = [leaf.unit for leaf in leaves if leaf.unit]
-    if len(leaves) != len(items) or len({unit.powers for unit in units}) != 1 or any(
-        unit.words or not unit.powers for unit in units
+    if (
+        len(leaves) != len(items)
+        or len({unit.powers for unit in units}) != 1
+        or any(unit.words or not unit.powers for unit in units)
     ):
         return None
     factors = [unit.factor for unit in units]
     if any(left <= right for left, right in zip(factors, factors[1:], strict=False)):
         return None
-    total = sum(leaf.number.value * leaf.unit.factor for leaf in leaves if leaf.number and leaf.unit)
+    total = sum(
+        leaf.number.value * leaf.unit.factor for leaf in leaves if leaf.number and leaf.unit
+    )
     number = PlainNumber(total / factors[0])
     text = " ".join(leaf.text for leaf in leaves)
     return Leaf(text, ("number", number.value), number, unit=replace(units[0], bare=False))
@@ -510,14 +555,18 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
     if not tokens:
         return Leaf("")
     text = spell(tokens)
-    words = re.sub(r"[^\w]", "", text.lower()) if all(
-        token.kind == "word" or token.text in ("a", "-") for token in tokens
-    ) else ""
+    words = (
+        re.sub(r"[^\w]", "", text.lower())
+        if all(token.kind == "word" or token.text in ("a", "-") for token in tokens)
+        else ""
+    )
     if words in _REAL_TEXTS or text == "\\mathbb R":
         return REALS
     if words in _EMPTY_TEXTS or text in ("\\emptyset", "\\{\\}"):
         return EMPTY
-    if match := re.match(r"all?(?:the)?real(?:s|numbers?)(?:except|but|otherthan)", text.replace(" ", "")):
+    if match := re.match(
+        r"all?(?:the)?real(?:s|numbers?)(?:except|but|otherthan)", text.replace(" ", "")
+    ):
         rest = [token for token in tokens if token.kind != "word"]
         if rest and match:
             prefix = () if any(one.text == "=" for one in rest) else _NOT_EQUAL_X
@@ -530,7 +579,9 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
     for operator in ("cup", "cap", "setminus", "oplus"):
         parts, between = split(tokens, lambda token: _is(token, operator))
         if not between and operator == "cup" and tokens[-1].text in (")", "]"):
-            parts, between = split(tokens, lambda token: token.text == "U" and token.kind == "letters")
+            parts, between = split(
+                tokens, lambda token: token.text == "U" and token.kind == "letters"
+            )
         if between and all(parts):
             items = tuple(read_answer(part, depth) for part in parts)
             if operator == "cap" and (common := _intersection(items)):
@@ -539,28 +590,32 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
             return Group(kind, items)
     if (congruence := _read_congruence(tokens, depth)) is not None:
         return congruence
-    parts, between = split(tokens, lambda token: token.text in _RELATIONS and (
-        token.kind in ("sign", "command")
-    ))
+    parts, between = split(
+        tokens, lambda token: token.text in _RELATIONS and (token.kind in ("sign", "command"))
+    )
     if between:
         return _read_relation(tokens, parts, [token.text for token in between], depth)
     if (labeled := _read_labeled(tokens, depth)) is not None:
         return labeled
-    for reader in (_read_cycles, _read_matrix, _read_scaled, _read_components, _read_clock, _read_brackets):
+    for reader in (
+        _read_cycles,
+        _read_matrix,
+        _read_scaled,
+        _read_components,
+        _read_clock,
+        _read_brackets,
+    ):
         if (node := reader(tokens, depth)) is not None:
             return node
     signs = [index for index, token in enumerate(tokens) if _is(token, "pm", "mp")]
     if 0 < sum(tokens[index].text == "pm" for index in signs) and len(signs) <= 2:
         return _read_signs(tokens, signs, depth)
-    parts, between = split(
-        _replace_ratio_words(tokens), lambda token: _is(token, ":")
-    )
+    parts, between = split(_replace_ratio_words(tokens), lambda token: _is(token, ":"))
     if between and all(parts):
         leaves = [_read_leaf(part) for part in parts]
         if all(leaf.tree is not None for leaf in leaves):
             return _read_ratio(leaves)
     return _read_leaf(tokens)
-
 
 
 _PARAMETER_WORDS = frozenset("for where with any".split())
@@ -573,9 +628,15 @@ _ROUND = re.compile(r"[a-zA-Z](?:_\w+|')*")
 def _strip_label(tokens: Tokens) -> Tokens:
     """Drop words before an answer that only announce it: "so the answer is about"."""
     index = 0
-    while index < len(tokens) and tokens[index].kind in ("word", "letters", "sign") and (
-        tokens[index].text.lower() in _LABEL_WORDS or (index and tokens[index].text in (",", ":"))
-    ) and (tokens[index].roman or tokens[index].kind == "sign"):
+    while (
+        index < len(tokens)
+        and tokens[index].kind in ("word", "letters", "sign")
+        and (
+            tokens[index].text.lower() in _LABEL_WORDS
+            or (index and tokens[index].text in (",", ":"))
+        )
+        and (tokens[index].roman or tokens[index].kind == "sign")
+    ):
         index += 1
     rest = tokens[index:]
     if [token.text.lower() for token in rest[:2]] in (["all", "real"], ["all", "reals"]):
@@ -605,9 +666,7 @@ def _read_congruence(tokens: Tokens, depth: int) -> Group | None:
     return Group("congruence", (leaf, _read_leaf(modulus)))
 
 
-def _read_relation(
-    tokens: Tokens, sides: list[Tokens], operators: list[str], depth: int
-) -> Node:
+def _read_relation(tokens: Tokens, sides: list[Tokens], operators: list[str], depth: int) -> Node:
     if "approx" in operators:
         cut = operators.index("approx")
         if cut:
@@ -657,7 +716,8 @@ def _side(tokens: Tokens) -> Side:
 def _read_interval(sides: list[Tokens], relation: Relation, depth: int) -> Group | None:
     orders = [_ORDER[operator] for operator in relation.operators]
     names = [
-        index for index, side in enumerate(relation.sides)
+        index
+        for index, side in enumerate(relation.sides)
         if is_simple_name(side) or (side.tree and side.tree[0] == "call" and is_name(side))
     ]
     ways = {way for way, _ in orders}
@@ -668,8 +728,9 @@ def _read_interval(sides: list[Tokens], relation: Relation, depth: int) -> Group
         sides = sides[::-1]
         closed = closed[::-1]
         names = [len(sides) - 1 - index for index in names]
-    bounds: list[Node | None] = [None if index in names else read_answer(side, depth)
-                                 for index, side in enumerate(sides)]
+    bounds: list[Node | None] = [
+        None if index in names else read_answer(side, depth) for index, side in enumerate(sides)
+    ]
     places = [index for index, bound in enumerate(bounds) if bound is None]
     if len(sides) == 2 and places == [0]:
         bounds = [_MINUS_INFINITY, *bounds]
@@ -681,7 +742,8 @@ def _read_interval(sides: list[Tokens], relation: Relation, depth: int) -> Group
     if len(bounds) != 3 or places != [1]:
         return None
     name = next(
-        side.text for index, side in enumerate(relation.sides)
+        side.text
+        for index, side in enumerate(relation.sides)
         if index in (names if ways == {"<"} else [len(sides) - 1 - place for place in names])
     )
     low, _, high = bounds
@@ -698,7 +760,9 @@ def _read_labeled(tokens: Tokens, depth: int) -> Node | None:
     index = 0
     while index < len(tokens) and (
         tokens[index].kind == "word"
-        or tokens[index].kind == "letters" and tokens[index].roman and index
+        or tokens[index].kind == "letters"
+        and tokens[index].roman
+        and index
     ):
         index += 1
     words = [token.text.lower() for token in tokens[:index]]
@@ -731,10 +795,16 @@ def _read_matrix(tokens: Tokens, depth: int) -> Node | None:
     if environment is None:
         return None
     name, content = environment
-    rows = [split(row, lambda token: _is(token, "&"))[0]
-            for row in split(content, lambda token: token.text == "\\\\")[0] if row]
-    if name not in _MATRICES | {"vmatrix"} or not rows or len({len(row) for row in rows}) != 1 or (
-        not all(all(row) for row in rows) or sum(map(len, rows)) > 36
+    rows = [
+        split(row, lambda token: _is(token, "&"))[0]
+        for row in split(content, lambda token: token.text == "\\\\")[0]
+        if row
+    ]
+    if (
+        name not in _MATRICES | {"vmatrix"}
+        or not rows
+        or len({len(row) for row in rows}) != 1
+        or (not all(all(row) for row in rows) or sum(map(len, rows)) > 36)
     ):
         return Leaf(spell(tokens))
     try:
@@ -798,7 +868,7 @@ def _read_cycles(tokens: Tokens, depth: int) -> Leaf | None:
 
 def _read_scaled(tokens: Tokens, depth: int) -> Node | None:
     """Read ``\\frac13(1,2,2)``, ``(1,2)+t(3,4)``, ``(3,4)^T``, and a point with its name."""
-    if not tokens[-1].text in (")", "]", "T", "top", "}") or len(tokens) < 5:
+    if tokens[-1].text not in (")", "]", "T", "top", "}") or len(tokens) < 5:
         return None
     depths = _depths(tokens)
     if tokens[-1].text in ("T", "top", "}"):
@@ -817,31 +887,43 @@ def _read_scaled(tokens: Tokens, depth: int) -> Node | None:
         head = head[:-1]
     if _ROUND.fullmatch(spell(head)) and head[0].text[0].isupper() and len(head) < 5:
         return replace(inner, name=spell(head))
-    plus = next((i for i in range(start - 1, 0, -1)
-                 if _is(tokens[i], "+", "-") and depths[i] == 0), 0)
+    plus = next(
+        (i for i in range(start - 1, 0, -1) if _is(tokens[i], "+", "-") and depths[i] == 0), 0
+    )
     if plus and tokens[plus - 1].text in (")", "]"):
         first = _read_brackets(tokens[:plus], depth)
         second = _read_scaled((*tokens[plus + 1 :],), depth) or _read_brackets(
             tokens[plus + 1 :], depth
         )
-        if isinstance(first, Group) and isinstance(second, Group) and (
-            len(first.items) == len(second.items)
-            and all(isinstance(item, Leaf) and item.tree for item in first.items + second.items)
+        if (
+            isinstance(first, Group)
+            and isinstance(second, Group)
+            and (
+                len(first.items) == len(second.items)
+                and all(isinstance(item, Leaf) and item.tree for item in first.items + second.items)
+            )
         ):
             operation = "add" if tokens[plus].text == "+" else "subtract"
-            return replace(first, items=tuple(
-                _value_leaf(f"{one.text}{operation}{other.text}", (operation, one.tree, other.tree))
-                for one, other in zip(first.items, second.items, strict=True)
-                if isinstance(one, Leaf) and isinstance(other, Leaf)
-            ))
+            return replace(
+                first,
+                items=tuple(
+                    _value_leaf(
+                        f"{one.text}{operation}{other.text}", (operation, one.tree, other.tree)
+                    )
+                    for one, other in zip(first.items, second.items, strict=True)
+                    if isinstance(one, Leaf) and isinstance(other, Leaf)
+                ),
+            )
         return None
     minus = head == (Token("sign", "-", head[0].space),) or spell(head) == "-"
     try:
         factor: Expression = ("number", Fraction(-1)) if minus else read_expression(head)
     except Unreadable:
         return None
-    if factor[0] == "symbol" and factor[1][0] in "fghFGHP" or any(
-        not isinstance(item, Leaf) or item.tree is None for item in inner.items
+    if (
+        factor[0] == "symbol"
+        and factor[1][0] in "fghFGHP"
+        or any(not isinstance(item, Leaf) or item.tree is None for item in inner.items)
     ):
         return None
     return replace(inner, items=tuple(_scale(factor, item) for item in inner.items))
@@ -944,8 +1026,10 @@ def _read_brackets(tokens: Tokens, depth: int) -> Node | None:
         )
     if left + right in ("(]", "[)") or not inside:
         return None
-    if left == "[" and len(inside) > 1 and all(
-        token.kind == "number" and (token.space or token is inside[0]) for token in inside
+    if (
+        left == "["
+        and len(inside) > 1
+        and all(token.kind == "number" and (token.space or token is inside[0]) for token in inside)
     ):
         return Group("tuple", tuple(_read_leaf((token,)) for token in inside), left, right)
     inner = read_answer(inside, depth)
@@ -993,8 +1077,11 @@ def _read_signs(tokens: Tokens, signs: list[int], depth: int) -> Node:
 
 def _replace_ratio_words(tokens: Tokens) -> Tokens:
     return tuple(
-        Token("sign", ":") if token.text == "to" and 0 < index < len(tokens) - 1
-        and tokens[index - 1].kind == tokens[index + 1].kind == "number" else token
+        Token("sign", ":")
+        if token.text == "to"
+        and 0 < index < len(tokens) - 1
+        and tokens[index - 1].kind == tokens[index + 1].kind == "number"
+        else token
         for index, token in enumerate(tokens)
     )
 
@@ -1024,8 +1111,10 @@ def _read_leaf(tokens: Tokens) -> Leaf:
     currency = body[len(sign)] if len(body) > len(sign) + 1 else None
     if currency is not None and currency.text in CURRENCIES.values() and currency.kind == "command":
         money, body = currency.text, sign + body[len(sign) + 1 :]
-    elif currency is not None and currency.text.lower() in ("rs", "usd", "eur", "gbp", "inr") and (
-        body[len(sign) + 1].kind == "number" or body[len(sign) + 1].text == "."
+    elif (
+        currency is not None
+        and currency.text.lower() in ("rs", "usd", "eur", "gbp", "inr")
+        and (body[len(sign) + 1].kind == "number" or body[len(sign) + 1].text == ".")
     ):
         money = {"rs": "INR"}.get(currency.text.lower(), currency.text.upper())
         body = tuple(token for token in body if token is not currency and token.text != ".")
@@ -1054,8 +1143,11 @@ def _drop_remark(tokens: Tokens) -> Tokens:
     if len(tokens) > 3 and tokens[-1].text == ")":
         start = max((index for index, token in enumerate(tokens) if token.text == "("), default=0)
         inside = tokens[start + 1 : -1]
-        if start and inside and all(token.kind == "word" for token in inside) and not (
-            (OPERATIVE - {"only"}) & {token.text.lower() for token in inside}
+        if (
+            start
+            and inside
+            and all(token.kind == "word" for token in inside)
+            and not ((OPERATIVE - {"only"}) & {token.text.lower() for token in inside})
         ):
             return tokens[:start]
     return tokens
@@ -1084,8 +1176,8 @@ def _is_code(tokens: Tokens) -> bool:
     ):
         return False
     if len(tokens) == 1:
-        return len(text) > 2 or text.lower() in _TWO_LETTER_WORDS or (
-            len(text) > 1 and text.isupper()
+        return (
+            len(text) > 2 or text.lower() in _TWO_LETTER_WORDS or (len(text) > 1 and text.isupper())
         )
     return re.search(r"[a-zA-Z]\d|\d[A-Z]|\A0x", text) is not None and not re.fullmatch(
         r"[\d.]+[eE]\d+", text
@@ -1096,13 +1188,8 @@ def _read_quantity(tokens: Tokens, glued: bool = False) -> Leaf | None:
     """Read a value, what scales it, and its unit: the longest unit that leaves a value."""
     for index in range(1, len(tokens)):
         token = tokens[index]
-        starts = (
-            token.kind in ("word", "letters")
-            or token.text in ("^", "%", "permil", "min", "/", "'", '"', "mu", "Omega", "circ", "(", "cdot")
-            or token.text in CURRENCIES.values()
-            or (token.text == "frac" and token.kind == "command")
-        )
-        if not starts:
+        starts = token.kind in ("word", "letters") or token.text in _SUFFIXES
+        if not starts or (token.text in "'\"" and not (index == 1 and tokens[0].kind == "number")):
             continue
         if token.text in ("^", "circ") and any(one.text in FUNCTIONS for one in tokens[:index]):
             continue
@@ -1125,7 +1212,9 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> L
         if word in ("%", "percent", "percentage", "pct") or texts == ["per", "cent"]:
             percent = True
             suffix = suffix[2 if texts == ["per", "cent"] else 1 :]
-            suffix = suffix[1:] if suffix and suffix[0].text.lower() in ("point", "points") else suffix
+            suffix = (
+                suffix[1:] if suffix and suffix[0].text.lower() in ("point", "points") else suffix
+            )
             continue
         scale: Fraction | None = None
         if word == "permil" or texts == ["per", "mille"]:
@@ -1139,7 +1228,8 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> L
         elif word in ("squared", "cubed", "factorial") and len(suffix) == 1:
             exponent = Fraction(2 if word == "squared" else 3)
             tree = (
-                ("call", "factorial", tree) if word == "factorial"
+                ("call", "factorial", tree)
+                if word == "factorial"
                 else ("power", tree, ("number", exponent))
             )
             suffix = ()
@@ -1147,11 +1237,16 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> L
             break
         elif texts == ["out", "of"] and len(suffix) > 2:
             below = _read_value(suffix[2:])
-            return _value_leaf(spell(tokens), ("divide", tree, below.tree)) if (
-                below and below.tree
-            ) else None
-        elif word in ("r", "remainder") and len(suffix) == 2 and suffix[1].kind == "number" and (
-            suffix[0].roman or suffix[0].kind == "word"
+            return (
+                _value_leaf(spell(tokens), ("divide", tree, below.tree))
+                if (below and below.tree)
+                else None
+            )
+        elif (
+            word in ("r", "remainder")
+            and len(suffix) == 2
+            and suffix[1].kind == "number"
+            and (suffix[0].roman or suffix[0].kind == "word")
         ):
             return Leaf(f"{value.text} remainder {suffix[1].text}")
         if scale is None:
@@ -1160,27 +1255,32 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> L
         suffix = suffix[2 if word == "per" else 1 :]
         changed = True
     unit = read_unit(suffix, glued) if suffix else Unit()
-    if unit is None or (unit.words and len(tokens) > 1 and any(
-        _is(token, "cdot") for token in tokens
-    )):
+    if unit is None or (
+        unit.words and len(tokens) > 1 and any(_is(token, "cdot") for token in tokens)
+    ):
         return None
-    if unit.bare and not changed and any(
-        token.kind != "number" and token.text not in "+-." for token in tokens
-    ) and any(len(token.text) == 1 and token.kind == "letters" for token in suffix):
+    if (
+        unit.bare
+        and not changed
+        and any(token.kind != "number" and token.text not in "+-." for token in tokens)
+        and any(len(token.text) == 1 and token.kind == "letters" for token in suffix)
+    ):
         return None
     if suffix and unit == Unit():
         return None
     leaf = _value_leaf(value.text, tree) if changed else value
     product = _read_value((*tokens, *suffix)) if unit.bare else None
     has_unit = bool(unit.powers or unit.words)
-    return replace(leaf, percent=percent, unit=unit if has_unit else None, code=False,
-                   reading=product)
+    return replace(
+        leaf, percent=percent, unit=unit if has_unit else None, code=False, reading=product
+    )
 
 
 def _read_compound(tokens: Tokens) -> Leaf | None:
     """Read ``5 ft 9 in``, ``2 h 30 min``, ``30^\\circ 15'``."""
     starts = [
-        index for index, token in enumerate(tokens)
+        index
+        for index, token in enumerate(tokens)
         if token.kind == "number" and (index == 0 or tokens[index - 1].text not in ("^", "{", "/"))
     ]
     if not 1 < len(starts) < 5 or starts[0] != 0:

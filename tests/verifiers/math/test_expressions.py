@@ -134,7 +134,9 @@ def test_values_are_those_of_sympy(pair):
     text, code = pair
     point = {"x": 0.37, "y": 1.21}
     with mp.workdps(30):
-        ours = _value(read_expression(tokenize(text)), {n: mp.mpf(v) for n, v in point.items()}, True)
+        ours = _value(
+            read_expression(tokenize(text)), {n: mp.mpf(v) for n, v in point.items()}, True
+        )
     theirs = sympy.sympify(code).evalf(20, subs=point)
     if ours is None:
         assert theirs.has(sympy.zoo, sympy.nan, sympy.oo) or not theirs.is_real

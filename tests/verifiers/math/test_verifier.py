@@ -175,7 +175,9 @@ def _resident(process):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_hostile_answers():
     generator = random.Random(0)
-    with WorkerPool(1, time_limit=3.0, warm_up="prime_ext.verifiers.math.evaluation:warm_up") as pool:
+    with WorkerPool(
+        1, time_limit=3.0, warm_up="prime_ext.verifiers.math.evaluation:warm_up"
+    ) as pool:
         verifier = MathVerifier(pool)
         sizes = []
         for _ in range(2):
