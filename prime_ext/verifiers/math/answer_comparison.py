@@ -33,12 +33,27 @@ _DECORATION = re.compile(r"\\(?:overline|angle|triangle|measuredangle) |[{}|_$\s
 _ROOTS = re.compile(r"[xyzrst]_\{?\w+\}?|\\(?:alpha|lambda) _\w")
 _PI = ("symbol", "\\pi")
 _STRAIGHT = ("number", Fraction(180))
-_TRUTH = frozenset("t f true false yes no".split())
+_TRUTH = dict.fromkeys("t true yes 真 是 对 да sí vrai wahr ja".split(), True)
+_TRUTH |= dict.fromkeys("f false no 假 否 错 нет faux falsch nein".split(), False)
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
 
 
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     """Compare two answers: True, False, or None if ``leaf`` left something undecided."""
+    if isinstance(gold, Leaf) != isinstance(answer, Leaf):
+        gold, answer = map(_unwrap_single, (gold, answer))
+    return _compare(gold, answer, leaf)
+
+
+def _unwrap_single(node: Node) -> Node:
+    """Return the only value of a set, which nobody writes as one."""
+    if isinstance(node, Group) and node.kind == "set" and len(node.items) == 1:
+        single = node.items[0]
+        return single if isinstance(single, Leaf) and single != EMPTY else node
+    return node
+
+
+def _compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     gold, wanted = _read_by_name(gold)
     answer, given = _read_by_name(answer)
     if wanted and given:
@@ -97,17 +112,8 @@ def _compare_kinds(gold: Node, answer: Node, leaf: LeafComparison) -> bool | Non
                 [compare(gold, item, leaf) for item in items]
                 + [compare(items[0], item, leaf) for item in items[1:]]
             )
-        if answer.kind == "congruence" or (
-            answer.kind == "set" and len(items) == 1 and _is_single(items[0])
-        ):
+        if answer.kind == "congruence":
             return compare(gold, items[0], leaf)
-    if (
-        isinstance(gold, Group)
-        and gold.kind == "set"
-        and len(gold.items) == 1
-        and (_is_single(gold.items[0]) and isinstance(answer, Leaf))
-    ):
-        return compare(gold.items[0], answer, leaf)
     if isinstance(gold, Leaf) or isinstance(answer, Leaf):
         return False
     # An inequality against a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}.
@@ -116,10 +122,6 @@ def _compare_kinds(gold: Node, answer: Node, leaf: LeafComparison) -> bool | Non
     if not _is_known(relation) or group is None or group.kind in ("list", "ratio", "matrix"):
         return False
     return leaf(gold, answer)
-
-
-def _is_single(node: Node) -> bool:
-    return isinstance(node, Leaf) and node != EMPTY
 
 
 def _is_known(relation: Relation) -> bool:
@@ -233,7 +235,24 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
             and not (one.unit and one.unit.glued and not other.unit)
             and not (other.unit and other.unit.glued and not one.unit)
         )
+    if result is not True:
+        result = _any([result, _in_radians(gold, answer, leaf)])
     return result
+
+
+def _in_radians(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
+    """Compare an angle in degrees with one that has pi in it and no unit."""
+    for degrees, other in ((gold, answer), (answer, gold)):
+        if (
+            degrees.unit
+            and degrees.unit.powers == (("deg", 1),)
+            and not other.unit
+            and (other.tree is not None and degrees.tree is not None and _PI in walk(other.tree))
+        ):
+            converted = _convert(degrees, degrees.unit)
+            pair = (converted, other) if degrees is gold else (other, converted)
+            return leaf(*pair)
+    return False
 
 
 def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
@@ -272,9 +291,12 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
 def _spelled(node: Leaf) -> str:
     """Return an answer in words without what does not count in it."""
     text = node.text.replace("_", "") if node.tree and node.text[:1].isupper() else node.text
-    text = text.casefold() if len(text) > 1 else text
+    # Two letters can be an element or a symbol.
+    short = len(text) == 2 and text.lower() not in ("no", "ok", "am", "pm", "if", "up", "on")
+    text = text.casefold() if len(text) > 1 and not short else text
     squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
-    return squeezed.strip(".,;:()") or text
+    squeezed = re.sub(r"\A(?:the|an?(?=[a-z]{4}))(?=[a-z])", "", squeezed.strip(".,;:"))
+    return {"dne": "doesnotexist"}.get(squeezed, squeezed) or text
 
 
 def _in_one_unit(gold: Leaf, answer: Leaf) -> tuple[Leaf, Leaf]:
@@ -330,19 +352,13 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
             else False
         )
     if kinds <= {"list", "set"}:
-        nested = [
-            sum(isinstance(item, Group) and item.kind == "set" for item in group.items)
-            for group in (gold, answer)
-        ]
-        if nested[0] != nested[1]:
-            return False
         members = [
             _drop_equal(group.items) if "set" in kinds else group.items for group in (gold, answer)
         ]
-        ordered = kinds == {"list"} and all(
-            isinstance(item, Leaf) and item.text.casefold() in _TRUTH for item in gold.items
-        )
-        return _match_members(members[0], members[1], leaf, any_order=not ordered)
+        truths = [[_TRUTH.get(text) for text in _texts(group)] for group in (gold, answer)]
+        if kinds == {"list"} and None not in truths[0]:
+            return truths[0] == truths[1]
+        return _match_members(members[0], members[1], leaf, any_order=True)
     if kinds & {"union", "cap", "setminus"} and kinds <= {
         "union",
         "cap",
@@ -418,6 +434,10 @@ def _labels(group: Group) -> dict[str, Node]:
     )
 
 
+def _texts(group: Group) -> list[str]:
+    return [item.text.casefold() if isinstance(item, Leaf) else "" for item in group.items]
+
+
 def _drop_equal(items: Sequence[Node]) -> Sequence[Node]:
     return [
         item
@@ -437,7 +457,7 @@ def _match_members(
     for wanted in gold:
         equal: bool | None = False
         for index, given in enumerate(rest if any_order else rest[:1]):
-            same = compare(wanted, given, leaf)
+            same = _compare(wanted, given, leaf)
             if same or not any_order:
                 rest.pop(index)
                 equal = same

@@ -33,7 +33,7 @@ _HASHES = re.compile(r"#{4,}([^\n]{1,400})(?:(?=\n\s{0,9}([^\n]{1,400})))?")
 _LABEL = re.compile(r"\A[\s*]*(?:the\s)?(?:final\s)?answer\s*(?:is\b|[:=])?", re.IGNORECASE)
 _WORD = re.compile(r"[a-zA-Z]{2,}")
 _ANSWER_IS = re.compile(
-    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t*]{0,9}(?:\bis\b|\bare\b|:|=)"
+    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t*_]{0,9}(?:\bis\b|\bare\b|:|=)"
     r"|(?:\A|\n)[\s*#]{0,9}(?:final )?answer[*:]{0,4}[ \t]{0,9}\n",
     re.IGNORECASE,
 )
@@ -149,8 +149,8 @@ def _find_answer_is(text: str) -> Extraction | None:
     matches = deque(_ANSWER_IS.finditer(text), maxlen=1)
     if not matches:
         return None
-    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t\n:*").partition("\n")[0]
-    answer = _STATEMENT_END.split(line, maxsplit=1)[0].strip(" \t*:")
+    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t\n:*_").partition("\n")[0]
+    answer = _STATEMENT_END.split(line, maxsplit=1)[0].strip(" \t*:_")
     return Extraction(answer, "last 'the answer is'") if answer else None
 
 

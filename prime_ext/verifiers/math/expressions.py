@@ -445,7 +445,13 @@ class _Parser:
             body = self.nested(self.term)
             return ("limit", _letter(variable), read_expression(bound), body)
         if name in _NAMED:
-            if self.look().text in ("{", "("):
+            start = self.position
+            if name in ("overline", "bar") and self.look().text == "{":
+                content = spell(self.script())
+                if re.search(r"[+\-].*i|i.*[+\-]", content):
+                    self.position = start
+                    return ("call", "conjugate", self.argument())
+            elif self.look().text in ("{", "("):
                 content = spell(self.script()) if self.look().text == "{" else ""
             else:
                 content = self.take().text
@@ -485,7 +491,7 @@ class _Parser:
         power: Expression | None = None
         while self.look().text in ("_", "^") and self.look().kind == "sign":
             if self.take().text == "_":
-                base = self.argument()
+                base = self.base_argument()
             else:
                 power = self.argument(sign=True)
         if power is not None and exact_value(power) == -1 and name in _INVERSES:
@@ -500,6 +506,14 @@ class _Parser:
         else:
             raise Unreadable(f"an index of {name}")
         return ("power", call, power) if power is not None else call
+
+    def base_argument(self) -> Expression:
+        """Read the base of a logarithm: one digit, unless it is written 10."""
+        token = self.look()
+        if token.kind != "number" or len(token.text) < 2 or token.text == "10":
+            return self.argument()
+        self.tokens[self.position] = token._replace(text=token.text[1:])
+        return _number(token.text[0])
 
     def function_arguments(self) -> list[Expression]:
         opening = self.look()

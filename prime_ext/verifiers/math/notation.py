@@ -15,7 +15,7 @@ MAX_CHARACTERS = 2400
 FUNCTIONS = frozenset(
     "arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh arcsinh arccosh arctanh sinh"
     " cosh tanh coth sech csch sin cos tan cot sec csc log ln lg exp sqrt gcd lcm max min floor"
-    " ceil abs sgn det Re Im".split()
+    " ceil abs sgn det cis Re Im".split()
 )
 _GREEK = (
     "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
@@ -33,12 +33,12 @@ _WORD_MEANINGS = {
 }
 # Words between the members of a list. Single letters only where they are the whole text.
 CONNECTIVES = {
-    **dict.fromkeys("and & und et и 和 与 と 및 그리고 y".split(), "and"),
+    **dict.fromkeys("and & und et ve en och og и 和 与 と 및 그리고 y".split(), "and"),
     **dict.fromkeys("or oder ou или 或 または 또는 alternatively".split(), "or"),
 }
 _TEXT_COMMANDS = frozenset(
     "text mathrm mathbf mathit mathsf mathtt mathop mbox hbox bm pmb boldsymbol textbf textit"
-    " textrm textsf texttt textup textsc textnormal operatorname emph textsuperscript".split()
+    " textrm textsf texttt textup textsc textnormal operatorname emph textsuperscript ce".split()
 )
 _SYNONYMS = {
     **dict.fromkeys(["dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"], "frac"),
@@ -98,9 +98,9 @@ _CHARACTERS = {
     **{"÷": "/", "∕": "/", "⁄": "/", "∶": ":", "、": ",", "。": ".", "，": ",", "；": ";"},
     **{"⟨": "(", "⟩": ")", "〈": "(", "〉": ")", "’": "'", "‘": "'", "′": "'", "″": "''"},
     **dict.fromkeys("“”„«»", '"'),
-    **{"†": "^*", "⋯": r"\ldots "},
+    **{"¢": r"\text{ cents}", "٫": ".", "٬": "", "†": "^*", "⋯": r"\ldots "},
 }
-CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "CNY", "₹": "INR", "₽": "RUB", "₩": "KRW"}
+CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "YEN", "₹": "INR", "₽": "RUB", "₩": "KRW"}
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+")
 _SUBSCRIPTS = re.compile("[₀-₉₊₋₌₍₎ₐₑₒₓₕₖₗₘₙₚₛₜᵢⱼ]+")
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
@@ -134,11 +134,14 @@ _MONEY_SIGN = re.compile(r"(?:US|A|C)?\\?\$(?=\s*-?[\d.])|\\\$")
 _DEGREE_LETTER = re.compile(
     r"(?<=\d)\s*\^\s*(?:\{\s*(?:\\text\s*\{\s*o\s*\}|o)\s*\}|o(?![a-zA-Z]))"
 )
-_FIRST_DIGIT = re.compile(r"\\[dtc]?frac\s*(\d)")
-_SECOND_DIGIT = re.compile(r"(\\[dtc]?frac\s*\{[^{}]*\})\s*(\d)")
+_FIRST_DIGIT = re.compile(r"\\[dtc]?frac(?:\s*(\d)|\s+([a-zA-Z]))")
+_SECOND_DIGIT = re.compile(r"(\\[dtc]?frac\s*\{[^{}]*\})\s*([\da-zA-Z])")
+_DOTTED_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.])")
+_BASE_IN_WORDS = re.compile(r"(?<=[\dA-F])\s*\(?(?:\\text\s*\{)?\s*(?:in )?base[ -](\w+)[)}]*\Z")
 _BLACKBOARD = re.compile(r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?|\\mathbf\s*\{?\s*([RZ])\s*\}?")
 _CROSS = re.compile(
-    r"\\times(?=\s*\\(?:mathbf|bm|boldsymbol|vec|hat|widehat|overrightarrow))|(?<=\\nabla)\s*\\times"
+    r"(?<![a-zA-Z\\])(?<=[A-Z])\s*\\times(?=\s*[A-Z](?![a-zA-Z]))|(?<=\s[A-Z])\s*\\times(?=\s*[A-Z](?![a-zA-Z]))"
+    r"|\\times(?=\s*\\(?:mathbf|bm|boldsymbol|vec|hat|widehat|overrightarrow))|(?<=\\nabla)\s*\\times"
 )
 _ANGLE_BRACKETS = re.compile(r"\\langle((?:(?!\\langle).)*?,.*?)\\rangle")
 _OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
@@ -247,7 +250,9 @@ def fold(text: str) -> str:
     text = _MONEY_SIGN.sub(r"\\USD ", text)
     text = _NOT_EQUAL.sub(r"\\ne ", text).replace("<=", r"\le ").replace(">=", r"\ge ")
     text = _DEGREE_LETTER.sub(r"^{\\circ}", text.replace("...", r"\ldots "))
-    text = _SECOND_DIGIT.sub(r"\1{\2}", _FIRST_DIGIT.sub(r"\\frac{\1}", text))
+    text = _SECOND_DIGIT.sub(r"\1{\2}", _FIRST_DIGIT.sub(r"\\frac{\1\2}", text))
+    text = _DOTTED_THOUSANDS.sub(lambda match: match.group().replace(".", ""), text)
+    text = _BASE_IN_WORDS.sub(r"_{\1}", text)
     if "\\math" in text or "\\times" in text or "\\langle" in text:
         text = _CROSS.sub(r"\\otimes ", _BLACKBOARD.sub(r"\\mathbb{\1\2}", text))
         text = _ANGLE_BRACKETS.sub(r"(\1)", text)

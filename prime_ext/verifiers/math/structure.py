@@ -66,7 +66,7 @@ _TWO_LETTER_WORDS = frozenset(
 )
 _ROMAN = ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"]
 _DATE = re.compile(r"(\d{4})[-./](\d{1,2})[-./](\d{1,2})|(\d{1,2})[-./](\d{1,2})[-./](\d{4})")
-_CODE = re.compile(r"\d+(?:\.\d+){2,}|(?:\d+-)+0\d+(?:-\d+)*|0\d+(?:-\d+)+|(?:\d{1,2}/){2}\d{2,4}")
+_CODE = re.compile(r"\d+(?:\.\d+){2,}|\d+(?:-\d+)+|(?:\d{1,2}/){2}\d{2,4}")
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d)){1,2}")
 
 
@@ -268,7 +268,7 @@ def _read_date(tokens: Tokens) -> Leaf | None:
         if year and int(month) < 13 and int(day) < 32:
             return Leaf(f"{year}-{int(month)}-{int(day)}")
         return Leaf(bare) if first else None
-    if _CODE.fullmatch(bare):
+    if _CODE.fullmatch(bare) and not any(token.space for token in tokens[1:]):
         return Leaf(bare)
     months = [
         _MONTHS[token.text.lower()]
@@ -286,6 +286,10 @@ def _read_date(tokens: Tokens) -> Leaf | None:
         and 1 <= len(numbers) <= 2
         and rest <= {",", ".", "th", "st", "nd", "rd", "the", "of", "s", "t", "h", "n", "r", "d"}
     ):
+        years = [number for number in numbers if len(number) == 4]
+        days = [number for number in numbers if len(number) < 3]
+        if len(years) == len(days) == 1:
+            return Leaf(f"{years[0]}-{months[0]}-{int(days[0])}")
         return Leaf(f"month {months[0]} {' '.join(numbers)}")
     return Leaf(text) if len(months) == 1 and not numbers and len(tokens) == 1 else None
 
@@ -346,7 +350,7 @@ def _strip_condition(tokens: Tokens) -> Tokens:
     return tokens
 
 
-def _read_parts(tokens: Tokens, depth: int) -> Group | None:
+def _read_parts(tokens: Tokens, depth: int) -> Node | None:
     """Read ``(1) 5 (2) 7``, ``(a) 3, (b) 4``, ``1) 5 2) 7``, ``A. 3 B. 8``, ``Part 1: 5; ...``."""
     starts: list[tuple[int, int]] = []
     depths = [0, *_depths(tokens)]
@@ -369,7 +373,7 @@ def _read_parts(tokens: Tokens, depth: int) -> Group | None:
                 close == ")"
                 and label.kind in ("number", "letters", "word")
                 or close in (".", ":")
-                and label.text == "ABCDEFGH"[name_index : name_index + 1]
+                and label.text in ("ABCDEFGH"[name_index : name_index + 1], _ROMAN[name_index % 10])
                 and end < len(tokens)
             ):
                 continue
@@ -386,6 +390,8 @@ def _read_parts(tokens: Tokens, depth: int) -> Group | None:
                 break
         if not starts:
             return None
+    if len(starts) == 1 and tokens[0].text == "(" and len(tokens) > 3 and tokens[3].space:
+        return read_answer(tokens[3:], depth + 1)
     if len(starts) < 2:
         return None
     ends = [start for start, _ in starts[1:]] + [len(tokens)]
@@ -426,7 +432,11 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
     else:
         where = next((i for i, one in enumerate(texts) if one in _PARAMETER_WORDS and i), 0)
         rest = tokens[where:]
-        letters = [token.text for token in rest if token.kind == "letters"]
+        letters = [
+            token.text
+            for index, token in enumerate(rest)
+            if token.kind == "letters" and "is" not in (token.text, rest[index - 1].text)
+        ]
         if (
             where
             and _PARAMETER_KINDS & set(texts[where:])
@@ -613,11 +623,21 @@ def _read_one(tokens: Tokens, depth: int) -> Node:
     parts, between = split(_replace_ratio_words(tokens), lambda token: _is(token, ":"))
     if between and all(parts):
         leaves = [_read_leaf(part) for part in parts]
-        if all(leaf.tree is not None for leaf in leaves):
+        if all(leaf.tree is not None and not leaf.unit for leaf in leaves):
             return _read_ratio(leaves)
     return _read_leaf(tokens)
 
 
+_NUMBER_WORDS = {
+    name: Fraction(value)
+    for value, name in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+        " fifteen sixteen seventeen eighteen nineteen".split()
+    )
+} | {
+    name: Fraction(10 * value)
+    for value, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+}
 _PARAMETER_WORDS = frozenset("for where with any".split())
 _PARAMETER_KINDS = frozenset("integer integers constant all every each any real".split())
 _MATHEMATICS = re.compile(r"\\(?!emptyset|mathbb|triangle|begin)|[{}^_=+|<>]")
@@ -676,6 +696,13 @@ def _read_relation(tokens: Tokens, sides: list[Tokens], operators: list[str], de
         return read_answer(sides[1] if name else sides[0], depth)
     if operators == ["="] and not sides[0]:
         return read_answer(sides[1], depth)
+    if (
+        operators == ["="]
+        and len(sides[0]) == 1
+        and sides[0][0].kind == "number"
+        and (is_simple_name(_side(sides[1])))
+    ):
+        sides = sides[::-1]
     first = _side(sides[0])
     if operators == ["in"] and (not sides[0] or is_simple_name(first)):
         return read_answer(sides[1], depth)
@@ -761,8 +788,10 @@ def _read_labeled(tokens: Tokens, depth: int) -> Node | None:
     while index < len(tokens) and (
         tokens[index].kind == "word"
         or tokens[index].kind == "letters"
-        and tokens[index].roman
-        and index
+        and (
+            (tokens[index].roman and index)
+            or (len(tokens[index].text) > 2 and _is((*tokens, tokens[0])[index + 1], ":"))
+        )
     ):
         index += 1
     words = [token.text.lower() for token in tokens[:index]]
@@ -791,6 +820,8 @@ def _read_matrix(tokens: Tokens, depth: int) -> Node | None:
     if factor and rest and factor[-1].text in ("(", "[") and rest[-1].text in (")", "]"):
         factor, rest = factor[:-1], rest[:-1]
     factor = factor[:-1] if factor and _is(factor[-1], "cdot") else factor
+    if len(factor) == 1 and _is(factor[0], "-"):
+        factor = (*factor, Token("number", "1"))
     environment = _environment(rest)
     if environment is None:
         return None
@@ -875,7 +906,9 @@ def _read_scaled(tokens: Tokens, depth: int) -> Node | None:
         cut = len(tokens) - (4 if tokens[-1].text == "}" else 2)
         if cut > 0 and _is(tokens[cut], "^") and spell(tokens[cut:]) in ("^T", "^\\top"):
             inner = _read_brackets(tokens[:cut], depth)
-            return inner if isinstance(inner, Group) and inner.kind == "tuple" else None
+            if isinstance(inner, Group) and inner.kind == "tuple":
+                return replace(inner, left="(", right=")")
+            return None
     start = max((index for index, level in enumerate(depths[:-1]) if level == 0), default=-1) + 1
     if tokens[start].text not in ("(", "[") or start == 0:
         return None
@@ -996,7 +1029,14 @@ def _read_clock(tokens: Tokens, depth: int) -> Leaf | None:
     text = f"{int(hour)}:{minutes or '00'}"
     if half:
         tree = None if clock else ("number", number.value)
-        return Leaf(text, tree, None if clock else number, unit=Unit(words=(half,)))
+        full = f"{int(hour) % 12 + 12 * (half == 'pm')}:{minutes or '00'}"
+        return Leaf(
+            text,
+            tree,
+            None if clock else number,
+            unit=Unit(words=(half,)),
+            reading=Leaf(full, unit=Unit(words=("24 h",))),
+        )
     return Leaf(text, ("number", number.value), number)
 
 
@@ -1102,9 +1142,35 @@ def _value_leaf(text: str, tree: Expression) -> Leaf:
     return Leaf(text, tree, PlainNumber(value) if value is not None else None)
 
 
+def _read_number_words(tokens: Tokens) -> Fraction | None:
+    """Read an English number: "forty-two", "minus six thousand", "two and a half", "three quarters"."""
+    words = [word for token in tokens for word in token.text.lower().split("-")]
+    negative = words[:1] in (["minus"], ["negative"])
+    total = group = Fraction(0)
+    last = ""
+    for word in words[negative:]:
+        if word in _NUMBER_WORDS:
+            group += _NUMBER_WORDS[word]
+        elif word in SCALES and len(word) > 3 and last:
+            group = (group or Fraction(1)) * SCALES[word]
+            if SCALES[word] > 100:
+                total, group = total + group, Fraction(0)
+        elif word in PARTS and last:
+            group = group / PARTS[word]
+        elif word not in ("and", "a") or not last:
+            return None
+        last = word
+    return (total + group) * (-1 if negative else 1) if last else None
+
+
 def _read_leaf(tokens: Tokens) -> Leaf:
     """Read one value with its unit; a text if it is none."""
     text = spell(tokens)
+    if (
+        all(token.kind == "word" for token in tokens)
+        and (value := _read_number_words(tokens)) is not None
+    ):
+        return _value_leaf(text, ("number", value))
     money = ""
     body = tokens
     sign = body[:1] if body and _is(body[0], "-") else ()
@@ -1135,7 +1201,7 @@ def _read_leaf(tokens: Tokens) -> Leaf:
 def _spell_text(tokens: Tokens) -> str:
     text = re.sub(r"(?<=\d)\^(?=(?:st|nd|rd|th)\Z)", "", spell(tokens))
     # Chemical formulas are written with and without indices.
-    return text.replace("_", "") if re.fullmatch(r"[A-Z][A-Za-z0-9_^+\-{}() ]+", text) else text
+    return text.replace("_", "") if re.fullmatch(r"[A-Za-z][A-Za-z0-9_^+\-{}() ]+", text) else text
 
 
 def _drop_remark(tokens: Tokens) -> Tokens:
@@ -1235,8 +1301,16 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> L
             suffix = ()
             changed = True
             break
-        elif texts == ["out", "of"] and len(suffix) > 2:
-            below = _read_value(suffix[2:])
+        elif texts in (["basis", "point"], ["basis", "points"]):
+            suffix = (suffix[0]._replace(text="per"), *suffix[1:])
+            scale = Fraction(1, 10_000)
+            word = "per"
+        elif (
+            texts == ["out", "of"]
+            and len(suffix) > 2
+            or (texts[0] == "in" and len(suffix) == 2 and suffix[1].kind == "number")
+        ):
+            below = _read_value(suffix[2 if len(suffix) > 2 else 1 :])
             return (
                 _value_leaf(spell(tokens), ("divide", tree, below.tree))
                 if (below and below.tree)

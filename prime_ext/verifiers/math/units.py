@@ -35,7 +35,7 @@ _OTHERS = """
     9144/10000 m yard yd, 1609344/1000 m mile mi, 1852 m nautical_mile nmi, 1000000 g tonne,
     45359237/100000 g pound lb, 1 ounce ounce oz, 1 ton ton, 1 gallon gallon gal, 1 quart quart qt,
     1 pint pint pt, 1/100 GBP pence penny p, 1 USD dollar usd 美元, 1 EUR euro eur, 1 GBP gbp,
-    1 CNY yuan cny rmb yen 元, 1 INR rupee rs inr, 1 RUB ruble rouble рубль рублей рубля rub,
+    1 CNY yuan cny rmb 元, 1 JPY yen jpy 円, 1 INR rupee rs inr, 1 RUB ruble rouble рубль рублей рубля rub,
     1 ly light_year ly, 1 acre acre, 1 turn revolution rev, 1000 g 千克 公斤 кг, 1000 m 千米 公里 км,
     1/100 m 厘米 см, 1/1000 m 毫米 мм, 1 celsius celsius, 1 fahrenheit fahrenheit, 1 AU au,
     1 atm atm atmosphere, 1 person person people, 1 u unit
@@ -51,6 +51,14 @@ for _row in _METRIC.split(","):
 for _row in _OTHERS.split(","):
     _factor, _base, *_names = _row.split()
     _NAMES |= {name: (Fraction(_factor), _base) for name in _names}
+# Units that are products of others.
+_DERIVED = {
+    "J": (1, {"N": 1, "m": 1}), "W": (1, {"N": 1, "m": 1, "s": -1}), "Pa": (1, {"N": 1, "m": -2}),
+    "L": (Fraction(1, 1000), {"m": 3}), "Wh": (3600, {"N": 1, "m": 1}),
+}  # fmt: skip
+_COMPATIBLE = (
+    {"deg", "celsius"}, {"deg", "fahrenheit"}, {"deg", "rad"}, {"YEN", "CNY"}, {"YEN", "JPY"}
+)  # fmt: skip
 _COMPOUNDS = {
     "mph": "mi / h", "kph": "km / h", "kmh": "km / h", "kmph": "km / h", "fps": "ft / s",
     "mps": "m / s", "sqft": "ft ^ 2", "rpm": "rev / min", "light-year": "light_year",
@@ -63,7 +71,19 @@ SCALES = {
     **{"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12},
     **{"dozen": 12, "lakh": 10**5, "crore": 10**7, "quadrillion": 10**15, "bn": 10**9, "mn": 10**6},
     **{"k": 1000, "score": 20, "gross": 144, "mln": 10**6, "bln": 10**9},
-    **{"万": 10**4, "亿": 10**8, "百": 100, "千": 1000, "百万": 10**6, "萬": 10**4, "億": 10**8},
+    **{
+        "만": 10**4,
+        "억": 10**8,
+        "兆": 10**12,
+        "조": 10**12,
+        "万": 10**4,
+        "亿": 10**8,
+        "百": 100,
+        "千": 1000,
+        "百万": 10**6,
+        "萬": 10**4,
+        "億": 10**8,
+    },
 }
 _PARTS = {
     **{"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7},
@@ -82,8 +102,9 @@ OPERATIVE = (
     twelve twenty thirty forty fifty sixty seventy eighty ninety is are was were isn't aren't isnt
     equals equal wrong incorrect false mod modulo modulus remainder cubed squared cube square almost
     nearly around before after minimum maximum any other another instead rather or and then else up
-    down short within every each all none only first second last next matrix grid negative positive
-    opposite reciprocal inverse outside beyond couple googol 不 非 没有 倍 半 负 не нет
+    down short within every each all none first second last next matrix grid negative positive
+    opposite reciprocal inverse outside beyond couple googol doubled tripled
+    halved can cannot can't could should must might may don't doesn't 不 非 没有 倍 半 负 не нет
     """.split()
     )
     | PARTS.keys()
@@ -91,7 +112,7 @@ OPERATIVE = (
 )
 # Units of one letter in mathematics are variables unless white space separates them.
 _LETTER_UNITS = frozenset("mgshLlVNJWKCAFTH")
-_SILENT = frozenset("the a an of in total exactly about approximately approx roughly".split())
+_SILENT = frozenset("the a an of in total exactly about approximately approx roughly only".split())
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
 
 
@@ -110,7 +131,7 @@ class Unit:
         if self.powers and other.powers and self.powers != other.powers:
             # The scale of a temperature may be missing; radians are converted.
             both = {base for base, _ in (*self.powers, *other.powers)}
-            return both not in ({"deg", "celsius"}, {"deg", "fahrenheit"}, {"deg", "rad"})
+            return both not in _COMPATIBLE
         if bool(self.powers) != bool(other.powers) and bool(self.words) != bool(other.words):
             return True
         short, long = sorted((self.words, other.words), key=len)
@@ -166,11 +187,16 @@ def read_unit(tokens: Sequence[Token], glued: bool = False) -> Unit | None:
                 known = None
         if known and not (words and len(name) < 3):
             scale, base = known
-            factor *= scale ** (sign * power)
-            powers[base] = powers.get(base, 0) + sign * power
+            size, parts = _DERIVED.get(base, (1, {base: 1}))
+            factor *= (scale * size) ** (sign * power)
+            for part, exponent in parts.items():
+                powers[part] = powers.get(part, 0) + sign * power * exponent
             bare |= letter
-        elif power != 1 or lower in OPERATIVE or not _WORD.fullmatch(name) or (
-            token.kind == "letters" and (letter or not words)
+        elif (
+            power != 1
+            or lower in OPERATIVE
+            or not _WORD.fullmatch(name)
+            or (token.kind == "letters" and (letter or not words))
         ):
             return None
         elif lower not in _SILENT:
@@ -212,22 +238,28 @@ def _merge(tokens: Sequence[Token]) -> list[tuple[Token, int]] | None:
         elif rest and rest[0].text == "Omega" and len(text) == 1:
             rest.pop(0)
             token = Token("word", f"{text}\\Omega", token.space, True)
-        elif token.kind in ("sign", "number") and text != "/" or (
-            token.kind == "command" and text not in ("min", *CURRENCIES.values())
+        elif (
+            token.kind in ("sign", "number")
+            and text != "/"
+            or (token.kind == "command" and text not in ("min", *CURRENCIES.values()))
         ):
             return None
         elif lower in ("square", "sq", "cubic", "cu") and rest:
             power = 2 if lower.startswith("sq") else 3
             continue
         elif lower in _COMPOUNDS:
-            rest = [Token("word" if one.isalpha() else "sign", one, True, True)
-                    for one in _COMPOUNDS[lower].replace("^ 2", "squared").split()] + rest
+            rest = [
+                Token("word" if one.isalpha() else "sign", one, True, True)
+                for one in _COMPOUNDS[lower].replace("^ 2", "squared").split()
+            ] + rest
             continue
         elif lower == "nautical" and rest:
             rest.pop(0)
             token = token._replace(text="nautical_mile")
-        if token.text.lower() in ("circ", "deg", "degree", "degrees") and rest and (
-            rest[0].text.lower() in ("c", "f", "celsius", "fahrenheit")
+        if (
+            token.text.lower() in ("circ", "deg", "degree", "degrees")
+            and rest
+            and (rest[0].text.lower() in ("c", "f", "celsius", "fahrenheit"))
         ):
             scale = rest.pop(0).text[0].lower()
             token = token._replace(text={"c": "celsius", "f": "fahrenheit"}[scale])
