@@ -34,7 +34,7 @@ AGREEMENT = 80
 # Integrals, infinite series and limits are not exact.
 ROUGH_AGREEMENT = 15
 POINTS = 8
-BRANCH_POINTS = 48
+BRANCH_POINTS = 64
 MAX_TERMS = 2000
 MAX_EXPONENT = 5_000_000
 _BRANCHES = frozenset(
@@ -316,8 +316,9 @@ def _points(trees: Sequence[Expression], real: bool) -> Iterator[Values]:
             # At branches themselves, where roundings differ.
             return mp.mpf((number // 6) * (-1) ** number - 3)
         if constants and number % 2:
-            shift = generator.choice([-1, 1]) * mp.mpf(generator.randrange(1, 2000)) / 1009
-            center = constants[number // 2 % len(constants)]
+            # Each number in the trees has a point on both sides.
+            center = constants[number // 4 % len(constants)]
+            shift = (-1) ** (number // 2) * mp.mpf(generator.randrange(1, 2000)) / 1009
             return mp.mpf(center.numerator) / center.denominator + shift
         return mp.mpf(generator.randrange(-4000, 4000) * 2 + 1) / 8009 * generator.choice(scales)
 
