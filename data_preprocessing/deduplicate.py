@@ -36,7 +36,7 @@ from data_preprocessing.text_similarity import (
     word_ngrams,
 )
 from prime_ext.tasks.value_types import LISTED
-from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.math.notation import normalize
 
 TwinLevel = Literal["exact", "near", "ngrams"]
 TWIN_LEVELS: tuple[TwinLevel, ...] = get_args(TwinLevel)

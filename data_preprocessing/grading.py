@@ -13,10 +13,7 @@ from prime_ext.verifiers.code.cases import MalformedTests, parse_test_cases
 from prime_ext.verifiers.gym_verifier import read_problem
 from prime_ext.verifiers.math.answer_extraction import extract
 from prime_ext.verifiers.math.math_verifier import MathVerifier
-from prime_ext.verifiers.math.normalize import normalize
-from prime_ext.verifiers.math.numbers import read_number
-from prime_ext.verifiers.math.restatement import expressions
-from prime_ext.verifiers.math.structure import read_answer
+from prime_ext.verifiers.math.structure import Leaf, find_unread, read
 from prime_ext.verifiers.sources import (
     BUILT_IN,
     TaskVerifier,
@@ -125,22 +122,18 @@ class Judges:
 def check_gold(answer: str) -> str | None:
     """Return why the math verifier cannot judge by a gold answer; None if it can.
 
-    Either its box is read as another answer, or algebra cannot read it, so that the verifier fails
-    on a prediction that differs.
+    Either its box is read as another answer, or it has mathematics that the grammar does not read,
+    so that only the same text would be correct, or values that take too long.
     """
     if _PLAIN_NUMBER.fullmatch(answer):
         return None
     boxed = extract(f"\\boxed{{{answer}}}")
     if boxed.answer != answer.strip():
         return f"in a box it is read as {(boxed.answer or 'nothing')[:60]!r}"
-    if (failure := _failure(answer)) is not None:
-        return failure
-    # Members of a list are compared with those of a prediction.
-    return next(filter(None, map(_failure, expressions(read_answer(normalize(answer))))), None)
-
-
-def _failure(answer: str) -> str | None:
-    if read_number(normalize(answer)) is not None:
+    node = read(answer)
+    if (text := find_unread(node)) is not None:
+        return f"it is not understood, so that only the same text is correct: {text[:60]!r}"
+    if isinstance(node, Leaf) and (node.number or node.tree is None):
         return None
     verdict = MathVerifier(time_limit=_SECONDS).verify_answer(_NO_ANSWER, answer)
     return verdict.detail if verdict.grader_failure else None

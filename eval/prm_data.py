@@ -26,7 +26,7 @@ from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
 from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.math.answer_extraction import extract_answer
-from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.math.notation import normalize
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"

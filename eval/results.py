@@ -29,8 +29,7 @@ _PACKAGES = (
     "tokenizers",
     "torch",
     "vllm",
-    "math-verify",
-    "sympy",
+    "mpmath",
     "numpy",
 )
 

@@ -331,4 +331,4 @@ class WorkerPool(Pool):
 
 
 # The verifiers of this process share it. It starts with its first task and ends with the process.
-DEFAULT_POOL = WorkerPool(warm_up="prime_ext.verifiers.math.symbolic:warm_up")
+DEFAULT_POOL = WorkerPool(warm_up="prime_ext.verifiers.math.evaluation:warm_up")

@@ -8,10 +8,17 @@ Collections (``gold``, ``pred``, ``label``):
 - ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the
   prediction is the last box, else the final answer of the last step; the label is
   ``final_answer_correct``.
+- ``processbench_omnimath``: answers in ProcessBench's Omni-MATH responses against that of another
+  response to the same problem which is labeled correct.
+- ``policies``: responses of the quickstart's warm start and policy
+  (``tests/verifiers/math/policy_responses.jsonl``), labeled by the arithmetic of their problems.
 - ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against
   themselves in another typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.
 - ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labeled by hand, one rule of ours per line.
+- ``kinds``, ``blind1``, ``blind2``: ``tests/verifiers/math/*.jsonl``, pairs by kinds of faults.
+  Ours was mended on ``kinds`` before the authors of the other two wrote them without seeing any
+  grader; it was mended on these two afterwards.
 - ``reported``: ``tests/verifiers/reported.jsonl``, answers of public bug reports of graders, none
   of which is easy; without those whose difficulty is to find the answer in the response.
 
@@ -58,6 +65,32 @@ def processbench_gsm8k(data: Path) -> list[Pair]:
         if gold and answer is not None:
             pairs.append((gold, answer, bool(row["final_answer_correct"])))
     return pairs
+
+
+def processbench_omnimath(data: Path) -> list[Pair]:
+    answers: dict[str, list[tuple[str, bool]]] = {}
+    for row in json.loads((data / "processbench" / "omnimath.json").read_text()):
+        if (answer := extract("\n\n".join(row["steps"])).answer) is not None:
+            pair = answer, bool(row["final_answer_correct"])
+            answers.setdefault(row["problem"].strip(), []).append(pair)
+    return [
+        (gold, answer, label)
+        for pairs in answers.values()
+        for index, (gold, right) in enumerate(pairs)
+        for other, (answer, label) in enumerate(pairs)
+        if right and index != other
+    ]
+
+
+def policy_responses() -> list[Pair]:
+    rows = _lines(harness.ROOT / "tests" / "verifiers" / "math" / "policy_responses.jsonl")
+    return [(row["gold"], extract(row["response"]).answer or "", row["label"]) for row in rows]
+
+
+def kinds(name: str) -> list[Pair]:
+    """Return the pairs of a file whose answers are bare."""
+    rows = _lines(harness.ROOT / "tests" / "verifiers" / "math" / f"{name}.jsonl")
+    return [(row["gold"], row["pred"], row["expected"]) for row in rows if "extraction" not in row]
 
 
 def gold_answers(data: Path) -> list[str]:
@@ -119,12 +152,15 @@ def collections(data: Path) -> dict[str, list[Pair]]:
     fixture = _lines(harness.ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl")
     return {
         "processbench_gsm8k": processbench_gsm8k(data),
+        "processbench_omnimath": processbench_omnimath(data),
+        "policies": policy_responses(),
         "restyled": [(gold, restyle(gold), True) for gold in golds],
         "perturbed": [
             (gold, changed, False) for gold in golds if (changed := perturb(gold)) is not None
         ],
         "fixture": [(row["gold"], row["pred"], row["label"]) for row in fixture],
         "reported": reported(),
+        **{name: kinds(name) for name in ("kinds", "blind1", "blind2")},
     }
 
 
@@ -201,7 +237,9 @@ def main() -> None:
             counts = results[collection][name]
             counts |= {key: len(value) for key, value in counts.items() if isinstance(value, list)}
     harness.record(
-        options, {"collections": results}, ("math-verify", "latex2sympy2_extended", "sympy")
+        options,
+        {"collections": results},
+        ("mpmath", "math-verify", "latex2sympy2_extended", "sympy"),
     )
 
 

@@ -59,9 +59,12 @@ def write(path, rows, schema=MATH_SCHEMA):
         ),
         (
             row(1, "2^{3^{4^{5}}}"),
-            "cannot be graded: the gold answer is too complex: a tower of powers",
+            "cannot be graded: the gold answer is too complex: a power beyond all limits",
         ),
-        (row(1, r"(1, \sum_{n})"), "cannot be graded: the gold answer cannot be read: I expected"),
+        (
+            row(1, r"(1, \sum_{n})"),
+            "cannot be graded: it is not understood, so that only the same text is correct:",
+        ),
         (row(1, "{4"), "cannot be graded: in a box it is read as 'nothing'"),
         (row(1, "x", source="poems"), "no verifier for data_source='poems'"),
         (

@@ -89,7 +89,7 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
     assert ["MATH-500", *told, str(summary["grader_failures"]), "1"] in rows
     for setting in (
         "| model.revision | abc123 |",
-        "| versions.math-verify | 0.9.0 |",
+        "| versions.mpmath | 1.3.0 |",
         "| seed | 0 |",
     ):
         assert setting in markdown
@@ -262,12 +262,12 @@ def test_unjudged_problems_and_other_versions_are_said(tmp_path):
     before = make_run(tmp_path / "a", change=change, failed=[("aime2024/005", 0)])
     after = make_run(tmp_path / "b", seed=1)
     results = json.loads((after / "results.json").read_text())
-    results["versions"]["math-verify"] = "0.8.0"
+    results["versions"]["mpmath"] = "1.2.0"
     (after / "results.json").write_text(json.dumps(results))
     assert compare_main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out" / "compare.md").read_text()
     assert "AIME 2024: 2 problems were not judged in both runs and are left out." in text
-    assert "Versions differ: math-verify 0.9.0 and 0.8.0." in text.replace("\\", "")
+    assert "Versions differ: mpmath 1.3.0 and 1.2.0." in text.replace("\\", "")
     paired = json.loads((tmp_path / "out" / "compare.json").read_text())["tasks"]["aime2024"][
         "comparison"
     ]

@@ -72,7 +72,7 @@ def test_gold_answers_score_100_percent_and_shifted_ones_do_not(
 def test_what_a_run_leaves(whole):
     results = get_results(whole)
     assert results["model"] == {"backend": "scripted", "model": "scripted"} and results["seed"] == 0
-    assert {"python", "transformers", "math-verify"} <= set(results["versions"])
+    assert {"python", "transformers", "mpmath"} <= set(results["versions"])
     task = results["tasks"]["sums"]
     told = {"grader": "math", "split": "test", "prompt": "default", "failed_responses": 0}
     assert told.items() <= task.items() and set(task["summary"]["groups"]) == {"level"}

@@ -47,7 +47,7 @@ def make_run(
             "revision": "abc123",
             "dtype": "float32",
         },
-        "versions": {"python": "3.11.7", "transformers": "5.5.3", "math-verify": "0.9.0"},
+        "versions": {"python": "3.11.7", "transformers": "5.5.3", "mpmath": "1.3.0"},
         "seed": seed,
         "settings": {"tasks": list(tasks), "limit": None, "decoding": decoding, "stop": []},
         "tasks": {},

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.math.notation import normalize
 
 MAX_BOXES = 10
 
@@ -33,7 +33,9 @@ _HASHES = re.compile(r"#{4,}([^\n]{1,400})(?:(?=\n\s{0,9}([^\n]{1,400})))?")
 _LABEL = re.compile(r"\A[\s*]*(?:the\s)?(?:final\s)?answer\s*(?:is\b|[:=])?", re.IGNORECASE)
 _WORD = re.compile(r"[a-zA-Z]{2,}")
 _ANSWER_IS = re.compile(
-    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE
+    r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t*_]{0,9}(?:\bis\b|\bare\b|:|=)"
+    r"|(?:\A|\n)[\s*#]{0,9}(?:final )?answer[*:]{0,4}[ \t]{0,9}\n",
+    re.IGNORECASE,
 )
 _STATEMENT_END = re.compile(
     r"[.!?](?:[\s*]|$)|,? (?:which|because|since|so|where|as)\b| \((?=[a-zA-Z]{2,} )"
@@ -50,12 +52,22 @@ class Extraction:
 
 
 _Finder = Callable[[str], Extraction | None]
+# What closes the thoughts of a response; the answer follows it.
+_THOUGHTS_END = re.compile(
+    r"</(?:\w{1,9}:)?(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)>"
+    r"|◁/think▷|\[/THINK\]|<\|(?:end_of_thought|end_of_thinking|/think|begin_of_solution)\|>"
+    r"|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
 
 
 def extract(response: str, style: str = "boxed") -> Extraction:
     """Return the final answer by the rules of ``style``. Raises ValueError: unknown style."""
     if style not in STYLES:
         raise ValueError(f"extraction must be one of {', '.join(sorted(STYLES))}, got {style!r}")
+    closed = deque(_THOUGHTS_END.finditer(response), maxlen=1)
+    rest = response[closed[0].end() :] if closed else ""
+    response = rest if rest.strip() else response
     for find in STYLES[style]:
         extraction = find(response)
         if extraction is not None:
@@ -137,8 +149,8 @@ def _find_answer_is(text: str) -> Extraction | None:
     matches = deque(_ANSWER_IS.finditer(text), maxlen=1)
     if not matches:
         return None
-    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t\n:*").partition("\n")[0]
-    answer = _STATEMENT_END.split(line, maxsplit=1)[0].strip(" \t*:")
+    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t\n:*_").partition("\n")[0]
+    answer = _STATEMENT_END.split(line, maxsplit=1)[0].strip(" \t*:_")
     return Extraction(answer, "last 'the answer is'") if answer else None
 
 

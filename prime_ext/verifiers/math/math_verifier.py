@@ -13,11 +13,9 @@ from typing import Any
 
 from prime_ext.verifiers.math.answer_comparison import compare, undecided
 from prime_ext.verifiers.math.answer_extraction import Extraction, extract
-from prime_ext.verifiers.math.complexity_limits import MAX_CHARACTERS, refusal
-from prime_ext.verifiers.math.normalize import list_readings
-from prime_ext.verifiers.math.numbers import read_number
+from prime_ext.verifiers.math.notation import MAX_CHARACTERS, list_spellings
 from prime_ext.verifiers.math.restatement import restatement
-from prime_ext.verifiers.math.structure import Leaf, Node, read_answer
+from prime_ext.verifiers.math.structure import Leaf, read
 from prime_ext.verifiers.verdict import Outcome, Verdict
 from prime_ext.verifiers.worker_pool import DEFAULT_POOL, Failure, WorkerPool
 
@@ -26,8 +24,8 @@ _SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
 
 
 def _judge(gold: str, answer: str) -> tuple[str, str]:
-    # Imported in the worker: sympy never enters the caller.
-    from prime_ext.verifiers.math.symbolic import judge
+    # Imported in the worker: mpmath never enters the caller.
+    from prime_ext.verifiers.math.evaluation import judge
 
     return judge(gold, answer)
 
@@ -36,8 +34,8 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
     """Compare one prediction with one gold answer by rules alone.
 
     Returns:
-        ``correct``, ``wrong``, ``error`` (the gold answer is unusable) or ``open`` (algebra must
-        decide), and the rule.
+        ``correct``, ``wrong``, ``error`` (the gold answer is unusable) or ``open`` (values at
+        sample points must decide), and the rule.
     """
     gold = gold.strip()
     answer = answer.strip()
@@ -45,32 +43,21 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
         return "error", "the gold answer is empty"
     if gold == answer:
         return "correct", "same text"
-    if len(answer) > 4 * MAX_CHARACTERS:
+    if len(gold) > MAX_CHARACTERS:
+        return "error", f"the gold answer has {len(gold)} characters"
+    if len(answer) > MAX_CHARACTERS:
         return "wrong", f"too complex: {len(answer)} characters"
     any_equal: bool | None = False
-    for number, (wanted, given) in enumerate(list_readings(gold, answer)):
-        if not given:
-            return "wrong", "an empty answer"
-        if wanted == given:
-            return "correct", "same text after normalization"
-        left = read_number(wanted)
-        right = read_number(given)
-        if left is not None and right is not None:
-            nodes: tuple[Node, Node] = Leaf(wanted, left), Leaf(given, right)
-        else:
-            if number == 0 and (refused := refusal(given)) is not None:
-                return "wrong", f"too complex: {refused}"
-            if number == 0 and (refused := refusal(wanted)) is not None:
-                return "error", f"the gold answer is too complex: {refused}"
-            nodes = read_answer(wanted), read_answer(given)
-        equal = compare(*nodes, undecided)
+    for spellings in list_spellings(gold, answer):
+        nodes = [read(spelling) for spelling in spellings]
+        equal = compare(nodes[0], nodes[1], undecided)
         if equal:
-            return (
-                "correct",
-                "equal numbers" if left is not None and right is not None else "equal by rules",
-            )
+            numbers = all(isinstance(node, Leaf) and node.number for node in nodes)
+            return "correct", "equal numbers" if numbers else "equal by rules"
         any_equal = None if equal is None else any_equal
-    return ("open", "left to algebra") if any_equal is None else ("wrong", "different by rules")
+    if any_equal is None:
+        return "open", "left to sample points"
+    return "wrong", "different by rules"
 
 
 class MathVerifier:

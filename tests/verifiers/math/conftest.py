@@ -10,7 +10,7 @@ from prime_ext.verifiers.worker_pool import WorkerPool
 @pytest.fixture(scope="session")
 def pool():
     with WorkerPool(
-        2, time_limit=20.0, warm_up="prime_ext.verifiers.math.symbolic:warm_up"
+        2, time_limit=20.0, warm_up="prime_ext.verifiers.math.evaluation:warm_up"
     ) as shared:
         yield shared
 

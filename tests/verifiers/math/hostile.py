@@ -27,7 +27,7 @@ SHORT = r"""
 """.split()
 
 # Other scripts and control characters.
-CHARACTERS = "１２３ ٣ ५ ① Ⅷ 𝟓 ²³ ½½".split() + ["\x00", "\ud800", "1\u202e2"]
+CHARACTERS = "１２３ ٣ ① Ⅷ ²³ ½½".split() + ["\x00", "\ud800", "1\u202e2"]
 
 # For graders that evaluate; MARKER is the file that would come to exist.
 PAYLOADS = r"""
