@@ -149,7 +149,7 @@ class GuardedRunMixin(_Trainer):
 
     def _say(self, line: str) -> None:
         if logs_to_console(self.config):
-            print(line, flush=True)
+            print(f"prime_ext: {line}", flush=True)
 
     def _save_more(self, folder: Path) -> None:
         """Write to ``folder`` what verl's trainer knows nothing of."""

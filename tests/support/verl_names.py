@@ -49,6 +49,7 @@ MEMBERS = {
     "verl.workers.rollout.llm_server": "LLMServerManager.get_replicas FullyAsyncLLMServerClient",
     "verl.workers.rollout.base": "_ROLLOUT_REGISTRY",
     "verl.utils.tokenizer.continuous_token_wiring": "logger",
+    f"{_LOOP}.tool_parser": "logger",
     "verl.utils.distributed": "initialize_global_process_group initialize_global_process_group_ray",
     "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
     "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
@@ -78,6 +79,9 @@ TEXTS = {
     f"{_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers": "self.agent_loop_workers = []",
     f"{_LOOP}.agent_loop.AgentLoopWorker._compute_score": (
         'final_output.extra_fields["reward_extra_info"] = result["reward_extra_info"]'
+    ),
+    f"{_LOOP}.tool_parser.HermesToolParser.extract_tool_calls": (
+        'logger.error(f"Failed to decode tool call: {e}")'
     ),
     f"{_LOOP}.tool_agent_loop.ToolAgentLoop._call_tool": "Error executing tool '{tool_name}'",
     f"{_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state": (
