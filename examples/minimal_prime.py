@@ -37,6 +37,7 @@ from prime_ext.tasks.last_digit_chain import error_probability
 from prime_ext.utils.files import write_atomically
 from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.utils.text_tokens import TextEncoder, TextError
+from prime_ext.utils.threads import use_one_thread
 from prime_ext.verifiers.math import MathVerifier
 
 # ---- settings --------------------------------------------------------------------------------------------------------
@@ -439,8 +440,10 @@ def main() -> None:
         task = TextTask(*options.model, options.max_response_length) if options.model else ChainTask()
     except (SettingsError, SourceError, TextError, OSError) as error:
         raise SystemExit(f"error: {str(error).splitlines()[0]}") from None
-    if not options.model and not start.exists():
-        write_start(task, start)
+    if not options.model:
+        use_one_thread()
+        if not start.exists():
+            write_start(task, start)
     for point in Trainer(task, settings, options.seed, start, options.device).train(options.rollouts):
         print("  ".join(f"{name} {value}" for name, value in point.items()), flush=True)
 
