@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PRIME and PRIME-D (the default) in one file, to read from top to bottom: one process, no verl, no prompt filter.
+"""The loop of PRIME and PRIME-D (the default) in one file: one process, no verl, no prompt filter.
 
     python -m examples.minimal_prime                                  # PRIME-D on the built-in task
     python -m examples.minimal_prime --method paper actor.lr=3e-4 prm.lr=3e-4          # or guarded, rloo, rloo_ema
     python -m examples.minimal_prime rollout.prompts=4 --model Qwen/Qwen2.5-0.5B-Instruct train.parquet
 
-The equations are functions of ``prime_ext.algorithms``, as in the trainer on verl; a test feeds one batch to both. A
+The equations are imported: ``advantage``, ``distillation``, ``estimators``, ``implicit_reward``, ``prm_losses`` and
+``returns`` in ``prime_ext.algorithms``, 800 lines that the trainer on verl runs too; a test feeds one batch to both. A
 run prints the accuracy on 1,000 held-out problems, the PRM's pair accuracy, and the gate. Accuracy is 22.8 % at the
 start, and after 1,600 rollouts, seeds 0 / 1 / 2: ``distilled`` 87.6 / 83.2 / 82.6 %, ``rloo`` (``actor.lr=4e-4``) 70.7
 / 69.1 / 70.1 %, ``paper`` (rates as above) 41.4 / 53.2 / 49.3 %; in 100 s on one core, with 75 s for the first start.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run prints: a screen about it, a line for each step and validation; all else in a file."""
+"""Console of a run: a screen about it, then a line for each step; a file gets everything."""
 
 import io
 import math
