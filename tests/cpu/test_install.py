@@ -86,9 +86,7 @@ print("untouched")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "niceness"), [({}, "0"), ({"RAY_worker_niceness": "3"}, "3")]
-)
+@pytest.mark.parametrize(("given", "niceness"), [({}, "0"), ({"RAY_worker_niceness": "3"}, "3")])
 def test_workers_of_ray_are_not_nicer_than_their_driver(given, niceness):
     code = """
 import os, verl, ray

@@ -111,7 +111,7 @@ WORKER = "\x1b[36m(TaskRunnerV1 pid=12)\x1b[0m "
 
 @pytest.fixture
 def printed(tmp_path, capsys):
-    """Return a function that prints lines in a run; it returns the console's lines and the log's."""
+    """Return a function that prints lines in a run, and returns those of console and log."""
 
     def run(lines, *overrides):
         folder = tmp_path / "checkpoints"
