@@ -188,8 +188,8 @@ def choose_decoding(
         raise RunError(f"{task.name}: {lengths}, {decoding.max_new_tokens}")
     if decoding == of_task:
         return name, decoding
-    if decoding.do_sample != of_task.do_sample:
-        name = "sampled" if decoding.do_sample else GREEDY
+    if name == GREEDY and decoding.do_sample:
+        name = "sampled"
     return f"{name}, changed", decoding
 
 
