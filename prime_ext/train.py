@@ -5,7 +5,7 @@ Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name
 trains without an accelerator. Exits with 2 and one line per problem when the configuration cannot
 work; ``--check`` does no more than that. ``RAY_ADDRESS`` names a running cluster.
 
-Until the first step the console has only prime_ext's lines and errors. All that the run prints is
+Until the first step the console has only prime_ext's lines and errors. What all processes print is
 in ``console.log`` in ``trainer.default_local_dir``, next to ``configuration.yaml``.
 """
 

@@ -169,7 +169,7 @@ def describe_start(config: DictConfig, folder: Path, log: Path, settings: Path) 
     steps = trainer.get("total_training_steps")
     length = f"{steps} steps" if steps else f"{trainer.total_epochs} epochs"
     done = find_complete_steps(folder)
-    files = {"all output": log, "configuration": settings, "metrics": metrics_path(trainer)}
+    files = {"output": log, "configuration": settings, "metrics": metrics_path(trainer)}
     return [
         method_name(config),
         f"{length} of {rollouts} rollouts; ranks:"

@@ -143,7 +143,7 @@ def test_before_the_first_step_there_is_one_screen(printed, tmp_path):
         "prime_ext: model: some/model",
         "prime_ext: data: a.parquet; validation: b.parquet, c.parquet",
         f"prime_ext: checkpoints: {folder}",
-        f"prime_ext: all output: {folder}/console.log; configuration: {folder}/configuration.yaml",
+        f"prime_ext: output: {folder}/console.log; configuration: {folder}/configuration.yaml",
         "step 1/80  accuracy (all) 0.2",
         "without an end",
     ]
