@@ -3,7 +3,8 @@
 
 A file outside docs/ that a page links to is added to the site: Markdown as a page whose own links
 work too, text as a page that shows it, a folder as a list of its files, anything else as it is.
-Pages of the API are made from docstrings.
+Pages of the API are made from docstrings. Equations, LaTeX in blocks ``math`` as GitHub shows them,
+become MathML, which browsers draw without a script.
 """
 
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +33,7 @@ API = (
 )
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+MATH = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:func|class|data|mod|meth|attr):<code>~?(?:[\w.]+\.)?([\w]+)</code>")
 
 
@@ -78,6 +81,17 @@ def shown(path: str) -> str:
         )
     language = {".py": "python", ".yaml": "yaml", ".json": "json"}.get(Path(path).suffix, "text")
     return f"# {path}\n\n````{language}\n{(ROOT / path).read_text()}\n````\n"
+
+
+def draw_equations(latex: str) -> str:
+    """Return LaTeX as a block of MathML on one line, which Markdown leaves alone.
+
+    Raises ValueError: the converter does not know an environment, whose signs would remain.
+    """
+    drawn = convert(" ".join(latex.split()), display="block")
+    if "<mi>&</mi>" in drawn or "<mi>\\" in drawn:
+        raise ValueError(f"latex2mathml does not understand all of {latex}")
+    return f"<div>{drawn}</div>"
 
 
 def modules() -> list[str]:
@@ -154,6 +168,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     if page.file.src_uri.startswith("api/"):
         return markdown
+    markdown = MATH.sub(lambda block: draw_equations(block[1]), markdown)
     parts = []
     last = 0
     for block in CODE.finditer(markdown):

@@ -204,7 +204,11 @@ def choose_decoding(
             f"the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest"
         )
         raise RunError(f"{task.name}: {lengths}, {decoding.max_new_tokens}")
-    return name if decoding == of_task else f"{name}, changed", decoding
+    if decoding == of_task:
+        return name, decoding
+    if name == GREEDY and decoding.do_sample:
+        name = "sampled"
+    return f"{name}, changed", decoding
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:

@@ -4,12 +4,16 @@
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu``
 trains without an accelerator. Exits with 2 and one line per problem when the configuration cannot
 work; ``--check`` does no more than that. ``RAY_ADDRESS`` names a running cluster.
+
+Until the first step the console has only prime_ext's lines and errors. What all processes print is
+in ``console.log`` in ``trainer.default_local_dir``, next to ``configuration.yaml``.
 """
 
 import io
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -18,8 +22,8 @@ from prime_ext.config.asynchronous import VERL_MODES
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.modules import import_for_verl
-from prime_ext.config.variant import variant_line
 from prime_ext.run.checkpoint import find_complete_steps
+from prime_ext.run.console import copy_output
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
 from prime_ext.run.resume import read_identity, refusal
@@ -72,17 +76,19 @@ def main() -> None:
 
     from verl.trainer.main_ppo import main as verl_main
 
-    try:
-        verl_main()
-    except (SystemExit, Exception) as ended:
-        if config is not None and not (isinstance(ended, SystemExit) and ended.code in (None, 0)):
-            # Hydra prints the error and exits.
-            error = ended.__context__ if isinstance(ended, SystemExit) else ended
-            print(
-                f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}",
-                file=sys.stderr,
-            )
-        raise
+    with nullcontext() if config is None else copy_output(config):
+        try:
+            verl_main()
+        except (SystemExit, Exception) as ended:
+            failed = not (isinstance(ended, SystemExit) and ended.code in (None, 0))
+            if config is not None and failed:
+                # Hydra prints the error and exits.
+                error = ended.__context__ if isinstance(ended, SystemExit) else ended
+                print(
+                    f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}",
+                    file=sys.stderr,
+                )
+            raise
 
 
 def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> DictConfig:
@@ -105,8 +111,6 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
     except SettingsError as error:
         print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         raise SystemExit(2) from None
-    if "prime" in config:
-        print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
     # verl's own trainers begin the file anew at every start.
     if path is not None and config.trainer.v1.trainer_mode in VERL_MODES and not only_check:
         put_aside(path)

@@ -5,6 +5,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from prime_ext.utils.threads import use_one_thread
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "data": {"type": Path, "required": True, "help": "parquet file of problems"},
     "limit": {"type": int, "help": "use only the first problems"},
@@ -21,7 +23,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def read_options(description: str | None, *names: str) -> dict[str, Any]:
-    """Read the given options; functions use their defaults for the others."""
+    """Read the given options; functions use their defaults for the others.
+
+    The models of these programs are small, so torch gets one thread.
+    """
+    use_one_thread()
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         description=description, formatter_class=formatter, argument_default=argparse.SUPPRESS

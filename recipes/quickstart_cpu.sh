@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# PRIME from nothing to a trained model on a machine without an accelerator (2 cores, 4 GB, 5 to 8
+# PRIME-D from nothing to a trained model on a machine without an accelerator (2 cores, 4 GB, 5 to 8
 # minutes).
 #
 #   bash recipes/quickstart_cpu.sh                        everything into outputs/quickstart
 #   OUT=outputs/seed1 SEED=1 bash recipes/quickstart_cpu.sh
 #   bash recipes/quickstart_cpu.sh prm.update_mode=after  further words are overrides of verl's configuration
 #
-# Environment -> data -> warm start -> evaluation -> PRIME through verl -> export -> evaluation ->
+# Environment -> data -> warm start -> evaluation -> training through verl -> export -> evaluation ->
 # report. Complete phases are skipped, and the training resumes from its last checkpoint: after an
 # interruption, run the same command again. Other settings need another OUT. The knobs are the
 # environment variables below.
@@ -20,7 +20,7 @@ SEED="${SEED:-0}"                                  # of warm start, order of the
 MEAN_ERROR="${MEAN_ERROR:-0.25}"                   # how often the demonstrators of the warm start are wrong, per step
 TEST_SIZE="${TEST_SIZE:-2000}"                     # held-out problems
 SFT_STEPS="${SFT_STEPS:-1000}"                     # warm start: optimizer steps
-STEPS="${STEPS:-80}"                               # PRIME steps
+STEPS="${STEPS:-80}"                               # training steps
 PROMPTS="${PROMPTS:-16}"                           # problems per step, after the filter
 ROLLOUTS="${ROLLOUTS:-4}"                          # samples per problem
 LR="${LR:-4e-4}"                                   # learning rate of the policy

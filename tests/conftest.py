@@ -7,6 +7,8 @@ from pathlib import Path
 
 os.environ.setdefault("VERL_PLATFORM", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As CPU mode does, for the tests that start Ray without verl.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pytest's importlib mode leaves sys.path alone. `tests` is not a package, because verl installs one

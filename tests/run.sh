@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what the tests need and runs them.
 #
-#   bash tests/run.sh                    unit tests, in about six minutes on two cores
+#   bash tests/run.sh                    the fast tests
 #   bash tests/run.sh --all              everything that needs no GPU: ruff, mypy, all tests, whole runs among them
 #   bash tests/run.sh PYTEST_ARGUMENTS   what pytest makes of them, such as: tests/data -x
 #

@@ -199,6 +199,8 @@ def test_private_names_of_verl_are_as_expected():
     assert not [name for name in imported_names() if "._" in name], (
         "private names of verl are not imported"
     )
+    private = {name for name in imported_names(["ray"]) if "._" in name}
+    assert private and private <= VERL_NAMES.keys()
     assert list(touched_names()) == [], (
         "verl_adapter alone replaces what is verl's, and takes private names from it"
     )

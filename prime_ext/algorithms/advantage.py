@@ -40,8 +40,6 @@ def combine_sources(
     This is PRIME (arXiv 2502.01456), Eq. 5. A source with the coefficient 0 is left out: the result
     is that of the other sources to the bit.
 
-    A source with the coefficient 0 is left out: the result is that of the other sources to the bit.
-
     ``group_B`` are integer ids of prompts, in any order, with groups of any size.
 
     Returns:

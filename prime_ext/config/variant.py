@@ -10,6 +10,15 @@ from prime_ext.config.compose import compose_defaults
 from prime_ext.config.settings import VARIANTS_FOLDER, prm_section
 from prime_ext.config.verl_keys import walk_items
 
+# What the variants are called in texts.
+METHODS = {
+    "distilled": "PRIME-D",
+    "guarded": "PRIME with a reliability gate",
+    "on_policy_distillation": "on-policy distillation",
+    "paper": "PRIME",
+    "rloo": "RLOO",
+    "step_scorer": "RLOO with a step reward model",
+}
 # Keys of models and engines, which are those of a run.
 _OF_RUN = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.infer_", "reward.")
 
@@ -33,6 +42,13 @@ def read_keys(variant: str) -> dict[str, Any]:
         for key, value in keys.items()
         if "${" not in str(value) and not key.startswith(_OF_RUN)
     }
+
+
+def method_name(config: DictConfig) -> str:
+    """Return the method of a run: ``PRIME-D, variant distilled``, or PSPO-WRS."""
+    if "prime" not in config:
+        return "PSPO-WRS"
+    return f"{METHODS[config.prime.variant]}, variant {variant_line(config)}"
 
 
 def variant_line(config: DictConfig) -> str:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers as a backend, on CPU or GPU: one batch of :mod:`prime_ext.generate.generation`."""
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from prime_ext.generate.backend import BackendError, Request, Response
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens
 from prime_ext.generate.local_model import LocalBackend, catch_loading_errors
+from prime_ext.utils.threads import use_one_thread
 
 # Below this number of parameters a pass on the CPU costs about the same for one row and hundreds.
 _SMALL = 10_000_000
@@ -44,10 +44,8 @@ class TransformersBackend(LocalBackend):
             loaded = AutoModelForCausalLM.from_pretrained(self.path, dtype=dtype, **self.hub)
             self.model = loaded.eval().requires_grad_(False).to(place)
         small = place.type == "cpu" and loaded.num_parameters() < _SMALL
-        if small and "OMP_NUM_THREADS" not in os.environ:
-            # Threads wait for each other longer than they compute, five times as long where the
-            # cores have other work.
-            torch.set_num_threads(1)
+        if small:
+            use_one_thread()
         self.batch_size = batch_size or (_BATCH_OF_SMALL if small else _BATCH)
         pad = self.tokenizer.pad_token_id
         self.eos = end_tokens(self.tokenizer, self.model.generation_config)

@@ -160,8 +160,11 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
         lines.append(f"  {name:<16}{sum(parts.values()) / size_of:>8.2f} = {terms}")
     lines.append("")
     if plan["seconds"]:
+        longest = plan["tokens"] == plan["facts"]["tokens per rollout at most"]
+        length = "the longest; --mean-tokens or MEAN_TOKENS sets a mean" if longest else "the mean"
         lines.append(
-            f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)"
+            f"estimated time at {UTILIZATION:.0%} of the peak, not measured, for {plan['tokens']:,}"
+            f" tokens of prompt and response ({length})"
         )
     for device, seconds in plan["seconds"].items():
         lines.append(f"  {device:<6}{seconds:10.{0 if seconds >= 10 else 2}f} s per step")
@@ -241,9 +244,9 @@ def plan_run(
         for each in hosted
     )
     copying = copied * rollouts * longest / devices / HOST_BYTES_PER_SECOND
-    share = min(mean_tokens or longest, longest) / longest
+    tokens = min(mean_tokens or longest, longest)
     seconds = {
-        name: share * (flops / (devices * peak * UTILIZATION) + copying)
+        name: tokens / longest * (flops / (devices * peak * UTILIZATION) + copying)
         for name, peak in DEVICES.items()
     }
     saved = [
@@ -274,6 +277,7 @@ def plan_run(
         "rollout": rollout,
         "phases": phases,
         "peak": {"phase": highest, "bytes": most},
+        "tokens": tokens,
         "seconds": {} if cpu else seconds,
         "steps": config.trainer.total_training_steps,
         "device_bytes": device_bytes,

@@ -91,10 +91,15 @@ class GuardedRunMixin(_Trainer):
 
     def _end_tokens(self) -> set[int]:
         """Return a response's end tokens, of the tokenizer and the model's generation settings."""
-        path = Path(self.config.actor_rollout_ref.model.path)
-        has_settings = (path / "generation_config.json").is_file()
-        settings = GenerationConfig.from_pretrained(path) if has_settings else GenerationConfig()
-        return end_tokens(self.tokenizer, settings)
+        return end_tokens(self.tokenizer, self._generation_settings)
+
+    @cached_property
+    def _generation_settings(self) -> GenerationConfig:
+        """Return the settings of the policy, a folder or a hub id; empty ones if it has none."""
+        from verl.utils.model import get_generation_config
+
+        model = self.config.actor_rollout_ref.model.path
+        return get_generation_config(model) or GenerationConfig()
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Log the share of truncated responses; verl's clip_ratio counts the longest of a batch."""
@@ -149,7 +154,7 @@ class GuardedRunMixin(_Trainer):
 
     def _say(self, line: str) -> None:
         if logs_to_console(self.config):
-            print(line, flush=True)
+            print(f"prime_ext: {line}", flush=True)
 
     def _save_more(self, folder: Path) -> None:
         """Write to ``folder`` what verl's trainer knows nothing of."""

@@ -22,7 +22,7 @@ from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import find_longest_sequence, shard_over_all_ranks
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
-from prime_ext.config.variant import variant_line
+from prime_ext.config.variant import method_name, variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.machine import check_amount
@@ -54,7 +54,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.from_config(config)
-        print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
+        print(f"prime_ext: {method_name(config)}", flush=True)
         self.prm_settings = (
             PRMSettings.from_config(config) if prm_section(config) is not None else None
         )

@@ -22,16 +22,19 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 from verl.experimental.agent_loop.agent_loop import register
-from verl.experimental.agent_loop.tool_agent_loop import AgentData, ToolAgentLoop
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
+
+from prime_ext.verl_adapter.patches import tool_parser
 
 LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
 # Calls; those with an unknown tool, arguments not JSON, a tool error or no answer in time; answers
-# cut, and cleaned.
-COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned")
+# cut, and cleaned; and texts between the marks of a call that verl's parser could not read, which
+# are not calls.
+COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned", "undecoded")
 FAILED = ("unknown", "no_json", "raised", "timeout")
 # Threads of one tool that may hang forever; after that it is not called any more.
 MOST_HANGING = 8
@@ -115,11 +118,29 @@ class BoundedToolAgentLoop(ToolAgentLoop):
         super().__init__(*args, **kwargs)
         self._seconds = tool_timeout_seconds
 
+    async def _handle_generating_state(
+        self,
+        agent_data: AgentData,
+        sampling_params: dict[str, Any],
+        ignore_termination: bool = False,
+    ) -> AgentState:
+        with tool_parser.count_undecoded() as undecoded:
+            state = await super()._handle_generating_state(
+                agent_data, sampling_params, ignore_termination=ignore_termination
+            )
+        if undecoded:
+            self._counts(agent_data)["undecoded"] += len(undecoded)
+        return state
+
+    @staticmethod
+    def _counts(agent_data: AgentData) -> dict[str, int]:
+        return agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
+
     async def _call_tool(
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: AgentData
     ) -> tuple[ToolResponse, float, dict]:
         name = tool_call.name
-        counts = agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
+        counts = self._counts(agent_data)
         counts["calls"] += 1
         tool = agent_data._active_tools.get(name)
         call = super()._call_tool(tool_call, tools_kwargs, agent_data)

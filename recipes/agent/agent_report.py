@@ -84,7 +84,7 @@ def report(run_dir: Path) -> dict[str, Any]:
         when: {key: result["temperature_1"][key] for key in ("calls_per_episode", "failed_calls")}
         for when, result in (("before", run.before), ("after", run.after))
     }
-    title = "PRIME on calculator chains: accuracy of the agent"
+    title = "on calculator chains: accuracy of the agent"
     return report_run(run, title, EXPLANATION, score, 300, draw_calls, {"calls": calls})
 
 

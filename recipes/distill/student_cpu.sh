@@ -9,7 +9,7 @@
 #
 # Without the outcome, no gold answers are needed. Accuracies are measured on the quickstart's
 # held-out problems. Started again, it resumes.
-# Knobs (environment): TEACHER STUDENT DATA OUT SEED STEPS PROMPTS ROLLOUTS LR PYTHON
+# Knobs (environment): TEACHER STUDENT DATA OUT SEED STEPS PROMPTS ROLLOUTS LR SAVE_FREQ KEEP PYTHON
 set -euo pipefail
 
 # shellcheck source=recipes/cpu.sh

@@ -15,7 +15,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
+OWN_KNOBS="LORA_RANK LORA_ALPHA PRM_LR" begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 
 RANK=${LORA_RANK:-32}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_lora_prm_${VARIANT:-prime}}

@@ -17,7 +17,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin_variation prime_gsm8k.sh "$@"
+OWN_KNOBS="GPU MODEL_PATH" begin_variation prime_gsm8k.sh "$@"
 
 GPU=${GPU:-24}
 case "$GPU" in

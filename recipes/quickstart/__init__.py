@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU quickstart: a small arithmetic task on which PRIME trains in minutes on a CPU."""
+"""The CPU quickstart: a small arithmetic task on which PRIME-D trains in minutes on a CPU."""

@@ -97,7 +97,7 @@ def report(run_dir: Path) -> dict[str, Any]:
         "steps_right_after": run.after["temperature_1"]["steps_right"],
         "stored_runs": [compare_method(name, stored) for name in stored],
     }
-    title = "PRIME on last-digit chains: accuracy of the policy"
+    title = "on last-digit chains: accuracy of the policy"
     return report_run(
         run, title, EXPLANATION, score, 500, lambda top, bottom: draw_stored_runs(top, stored), more
     )
@@ -108,11 +108,11 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
     lines = [
         (
             "The model starts low by design: it imitated demonstrators with systematic"
-            " misconceptions, and PRIME unlearns"
+            " misconceptions, and training unlearns"
         ),
         (
             "them from the final answers alone. So the gain shows that the loop learns, not what"
-            " PRIME does on real tasks."
+            " it does on real tasks."
         ),
     ]
     if summary["stored_runs"]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from omegaconf import OmegaConf
 
-from prime_ext.config.variant import variant_line
+from prime_ext.config.variant import METHODS, variant_line
 from prime_ext.generate.prm_description import compute_right_probability, read_description, versions
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, make_figure, save
@@ -99,7 +99,8 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
             "",
             (
                 f"Accuracy on {summary['n_problems']:,} held-out problems after {summary['steps']}"
-                f" steps of PRIME, variant {summary['variant']}, one seed (± standard error over"
+                f" steps of {summary['method']}, variant {summary['variant']}, one seed (±"
+                " standard error over"
                 " problems, which leaves out that of seeds):"
             ),
             write_gain("temperature 1", summary),
@@ -123,7 +124,7 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
                 "(responses with process rewards; open it in a browser), policy/ and prm/ (Hugging"
                 " Face format), sft/ (the"
             ),
-            "warm start, which is also the reference), checkpoints/ and tensorboard/.",
+            "warm start, the reference of these scores), checkpoints/ and tensorboard/.",
         ]
     )
 
@@ -146,14 +147,17 @@ def report_run(
 ) -> dict[str, Any]:
     """Write learning curve, transcripts and summary of a run, and return the summary.
 
-    The files are ``learning_curve.png``, ``transcripts.html`` and ``summary.json``.
+    The files are ``learning_curve.png``, ``transcripts.html`` and ``summary.json``. The curve's
+    ``title`` comes after the name of the method.
 
     ``score`` returns the scored responses of a policy to ``n_problems`` held-out problems, given
     its folder, its name, the problems, the PRM, the reference, the tokenizer and beta. The
     ``explanation`` heads the transcripts. The summary has ``more`` keys; its accuracies at the top
     are at temperature 1.
     """
-    plot_learning_curve(run, title, draw_more)
+    config = OmegaConf.load(run.folder / "hydra" / ".hydra" / "config.yaml")
+    method = METHODS[config.prime.variant]
+    plot_learning_curve(run, f"{method} {title}", draw_more)
     reference, tokenizer = load_model(run.folder / "sft")
     prm, _ = load_model(run.folder / "prm")
     problems = load_problems(run.folder / "data" / "test.parquet", n_problems)
@@ -171,7 +175,8 @@ def report_run(
     summary = {
         **gain(run.before["temperature_1"], run.after["temperature_1"]),
         "greedy": gain(run.before["greedy"], run.after["greedy"]),
-        "variant": variant_line(OmegaConf.load(run.folder / "hydra" / ".hydra" / "config.yaml")),
+        "method": method,
+        "variant": variant_line(config),
         "n_problems": run.after["n_problems"],
         "steps": max(run.metrics),
         "seed": int(run.settings["SEED"]),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The training run of the quickstart and of the comparison: PRIME on the last-digit chains, through
+# The training run of the quickstart and of the comparison: PRIME-D on the last-digit chains, through
 # verl, on the CPU.
 #
 #   bash recipes/quickstart/train.sh RUN_DIR DATA_DIR MODEL [verl overrides ...]

@@ -3,9 +3,11 @@
 # PRIME-D on GSM8K with verl's own command and the plug-in prime-ext.
 #
 #   bash run_prime_gsm8k.sh MODEL TRAIN.parquet TEST.parquet [verl overrides ...]
+#
+# Knob (environment): VARIANT (distilled)
 set -euo pipefail
 if [[ $# -lt 3 ]]; then
-    sed -n '5p' "${BASH_SOURCE[0]}" | cut -c3-
+    sed -n '3,7p' "${BASH_SOURCE[0]}" | cut -c3-
     [[ "${1:-}" == "--help" ]] && exit 0 || exit 2
 fi
 MODEL=$1 TRAIN=$2 TEST=$3

@@ -23,7 +23,8 @@ def run_python(code, **environment):
         "VERL_USE_EXTERNAL_PLUGINS": "none",
         "PYTHONPATH": path,
     }
-    base.pop("VERL_USE_EXTERNAL_MODULES", None)
+    for name in ("VERL_USE_EXTERNAL_MODULES", "RAY_worker_niceness"):
+        base.pop(name, None)
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env=base | environment,
@@ -82,6 +83,18 @@ assert PlatformRegistry.get("cpu") is None
 print("untouched")
 """
     assert run_python(code, VERL_PLATFORM="").stdout.strip().endswith("untouched")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("given", "niceness"), [({}, "0"), ({"RAY_worker_niceness": "3"}, "3")])
+def test_workers_of_ray_are_not_nicer_than_their_driver(given, niceness):
+    code = """
+import os, verl, ray
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+print(ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))
+"""
+    environment = {"VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin", **given}
+    assert run_python(code, **environment).stdout.strip() == niceness
 
 
 def test_a_vllm_without_the_patched_function_is_refused():

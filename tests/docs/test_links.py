@@ -50,3 +50,36 @@ def test_every_page_is_at_most_two_clicks_from_the_index():
     for _ in range(2):
         reached |= {path for page in reached if page.suffix == ".md" for path, _ in get_links(page)}
     assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - reached == set()
+
+
+def list_files(folder: str, kind: str) -> list[str]:
+    return [path.stem for path in sorted((ROOT / folder).glob(f"*.{kind}"))]
+
+
+@pytest.mark.parametrize(
+    ("results", "makers"),
+    [
+        ("recipes/studies/results", ("recipes/studies", "yaml")),
+        ("tests/benchmarks", ("tests/benchmarks", "py")),
+    ],
+)
+def test_stored_results_have_a_maker_or_are_listed_as_retired(results, makers):
+    retired = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "retired.md").read_text()))
+    made = tuple(list_files(*makers))
+    stored = list_files(results, "json")
+    assert len(stored) > 3
+    assert [name for name in stored if name not in retired and not name.startswith(made)] == []
+
+
+@pytest.mark.parametrize("page", ["verifiers.md", "verifier_rules.md"])
+def test_modules_named_in_a_section_are_in_its_folders(page):
+    text = (ROOT / "docs" / "reference" / page).read_text()
+    sections = re.split(r"^##+ ", text, flags=re.MULTILINE)[1:]
+    checked = 0
+    for section in sections:
+        title, _, body = section.partition("\n")
+        folders = re.findall(r"`(prime_ext/[\w/]+)/`", title) or ["prime_ext/verifiers"]
+        for name in re.findall(r"`(\w+\.py)`", body):
+            assert [f for f in folders if list((ROOT / f).rglob(name))], f"{title}: {name}"
+            checked += 1
+    assert checked or page != "verifiers.md"

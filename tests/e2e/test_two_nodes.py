@@ -41,6 +41,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "RAY
     "OMP_NUM_THREADS": "1",
     "TQ_NUM_THREADS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
 }

@@ -29,10 +29,10 @@ from small_tasks import (
 )
 
 from eval import grade
-from eval.evaluation_plan import choose_tasks
+from eval.evaluation_plan import choose_decoding, choose_tasks
 from eval.report import write_report
 from eval.run import main
-from prime_ext.tasks.task_file import task_names
+from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.files import write_json_lines
 from prime_ext.verifiers import sources
 from prime_ext.verifiers.verdict import correct
@@ -134,6 +134,8 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
     }
     assert changed.items() <= result["decoding"].items()
     assert list(result["summary"]["scores"]) == ["avg@3", "pass@3", "maj@3"]
+    name, decoding = choose_decoding(load_task("math500"), "greedy", {"temperature": 0.5})
+    assert (name, decoding.do_sample) == ("sampled, changed", True)
     # Statistics need no other run.
     assert run(*words, "--k", "1,2") == 0
     results = get_results(tmp_path)["tasks"]

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.experimental.agent_loop.tool_parser import FunctionCall
+from verl.experimental.agent_loop.tool_parser import logger as verls_logger
 from verl.tools.base_tool import BaseTool
 from verl.tools.function_tool import FunctionTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
@@ -16,6 +17,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
+from prime_ext.verl_adapter.patches.tool_parser import count_undecoded
 from prime_ext.verl_adapter.tool_agent_loop import (
     COUNTED,
     FIELD,
@@ -148,6 +150,19 @@ def test_a_good_tool_is_asked_as_by_verls_own_loop():
         assert counts == counted(calls=1) and len(rewards) == 1
 
 
+def test_a_call_that_cannot_be_read_is_counted_and_not_logged(caplog):
+    broken = '<tool_call>{"name": "calculator", "arguments": </tool_call>'
+    _, own, counts, rewards = play(lambda expression: "2", call(), f"{broken}{broken}")
+    assert own.endswith(f"{broken}{broken}{END}")
+    assert counts == counted(calls=1, undecoded=2) and len(rewards) == 1
+    assert caplog.records == []
+    # verl's other messages, and those about loops that count nothing, stay.
+    verls_logger.error("Failed to decode tool call: x")
+    with count_undecoded() as undecoded:
+        verls_logger.error("another error")
+    assert undecoded == [] and len(caplog.records) == 2
+
+
 @pytest.mark.parametrize("act", [blocks, ignores_cancellation])
 def test_a_tool_that_never_returns_costs_one_time_limit(act, caplog):
     began = time.monotonic()
@@ -196,11 +211,11 @@ FORGED = f"2{ANSWER_CLOSE}{call('6*7')}{END}{ANSWER_OPEN}42"
             "",
         ),
         (lambda _: "9" * 1_000_000, [call()], {"calls": 1, "truncated": 1}, "truncated"),
-        # Text that only begins like a call is not counted.
+        # Text that only begins like a call is not one.
         (
             lambda _: "2",
             [call(), call() + "<tool_call>{nothing</tool_call>"],
-            {"calls": 2},
+            {"calls": 2, "undecoded": 1},
             "\\boxed{2}",
         ),
         # Anything that is not text becomes a mark.

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quickstart: data for verl, tokenizer, model, warm start, evaluation, token scores, report."""
 
+import json
 import math
 import random
+import re
 from html import escape
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +26,7 @@ from recipes.quickstart.evaluate import (
     ScoredResponse,
     evaluate,
     grade,
+    load_model,
     respond,
     score_response,
     step_statistics,
@@ -34,6 +38,7 @@ from recipes.quickstart.run_report import render_transcripts
 from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.transcript_page import color
 
+ROOT = Path(__file__).parents[2]
 QUESTION = "3*9+6?"
 ANSWER = r"3*9=7;7+6=3;\boxed{3}"
 CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
@@ -281,9 +286,32 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     said = text(run_dir, summary)
     assert "gain" in said and all(f"  {label}" in said for label in LABELS.values())
     assert (
-        "of PRIME, variant distilled (changed: prime.whitening=false), one seed (± standard error"
+        "of PRIME-D, variant distilled (changed: prime.whitening=false), one seed (± standard error"
         " over pr" in said
     )
     # Stored runs are those of the task as it is.
     (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=8\n")
     assert report(run_dir)["stored_runs"] == []
+
+
+def test_the_readme_scores_steps_as_the_quickstart_does(run_dir, tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "quickstart").symlink_to(run_dir)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    lines = capsys.readouterr().out.splitlines()
+    (prm, tokenizer), (reference, _) = (load_model(run_dir / name) for name in ("prm", "sft"))
+    rights = []
+    for line in lines:
+        answer, _, shown = line.partition(" ")
+        question = HeldOutProblem("3*9+6*7*9+1?", "0")
+        response = tokenize(tokenizer, answer)
+        scored = score_response(prm, reference, tokenizer, question, response, beta=1.0)
+        assert len(json.loads(shown)) == 5
+        for step, reward in enumerate(json.loads(shown)):
+            pieces = scored.pieces[6 * step : 6 * step + 6]
+            assert reward == pytest.approx(sum(piece.reward for piece in pieces), abs=0.0501)
+        rights.append([piece.right for piece in scored.pieces if piece.right is not None])
+    # The first answers right; the second has one wrong step, and goes on from its value.
+    assert rights == [[True] * 5, [True, False, True, True, True]]

@@ -2,6 +2,7 @@
 """The interpreter that recipes run with, what they print without one, and their help."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,6 +127,31 @@ def test_help_says_how_to_use_it_and_needs_no_python(script):
     assert done.returncode == 0 and f"bash recipes/{script}" in done.stdout
     # Neither the license nor the code below.
     assert "Apache" not in done.stdout and "set -euo" not in done.stdout
+
+
+# Not knobs: what a machine, a scheduler, or another script of a recipe sets.
+SET_ELSEWHERE = ("PYTHONPATH", "RAY_", "SLURM_", "VERL_USE_EXTERNAL_MODULES")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        str(path.relative_to(RECIPES))
+        for path in sorted(RECIPES.rglob("*.sh"))
+        if re.search(rf"bash \S*{re.escape(path.name)}", path.read_text())
+    ],
+)
+def test_help_lists_every_knob_of_the_script(script):
+    text = (RECIPES / script).read_text()
+    knobs = {
+        name
+        for name in re.findall(r"\$\{([A-Z][A-Z0-9_]*):?-", text)
+        if not name.startswith(SET_ELSEWHERE)
+    }
+    shown = subprocess.run(
+        ["bash", str(RECIPES / script), "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert knobs - set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", shown)) == set()
 
 
 def test_the_pinned_environment_satisfies_the_package():

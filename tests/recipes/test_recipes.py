@@ -30,6 +30,7 @@ from recipe_calls import (
 from prime_ext import doctor
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.__main__ import compose as compose_offline
+from prime_ext.plan.run import GIB
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.run.ray_cluster import check_ray
 from recipes.prime import code_rows
@@ -351,6 +352,37 @@ def test_a_dry_run_plans_without_data_or_models(script, tmp_path, capsys):
     assert 0 < plan["peak"]["bytes"] < plan["device_bytes"]
     assert list(plan["seconds"]) == ["A100", "H100", "H200"] and min(plan["seconds"].values()) > 0
     assert not (tmp_path / "out").exists()
+
+
+# Rows of the table of recipes/prime/README.md that DRY_RUN=1 plans, with a knob for each number.
+README_PLANS = {
+    "run_eurus2-7b_fsdp.sh": [{}],
+    "run_qwen2.5-math-7b_zero_fsdp.sh": [{}, {"SIZE": "32b"}],
+    "run_deepseek-r1-distill-1.5b_fsdp.sh": [{}],
+    "run_qwen2.5-7b_prm-sizes_fsdp.sh": [{"PRM_SIZE": "14B"}],
+    "run_eurus2-7b_lora-prm_fsdp.sh": [{}],
+    "run_qwen2.5-0.5b_gsm8k_fsdp.sh": [{"GPU": size} for size in ("24", "80", "141")],
+}
+
+
+@pytest.mark.parametrize("script", README_PLANS)
+def test_the_readme_has_the_numbers_of_its_command(script, tmp_path, capsys):
+    cells = []
+    for knobs in README_PLANS[script]:
+        _, plan = planned(capsys, tmp_path, f"prime/{script}", **knobs)
+        prm = sum(plan["phases"]["PRM"].values())
+        cells.append(
+            (
+                f"{plan['facts']['tokens per rollout at most']:,}",
+                f"{plan['peak']['bytes'] / GIB:.1f} ({prm / GIB:.1f})",
+                f"{plan['facts']['GiB of a checkpoint']:.0f}",
+                f"{plan['steps'] * plan['seconds']['H100'] / 3600:.3g}",
+            )
+        )
+    wanted = ["; ".join(dict.fromkeys(column)) for column in zip(*cells, strict=True)]
+    table = (RECIPES / "prime" / "README.md").read_text()
+    (row,) = (line for line in table.splitlines() if line.startswith(f"| `{script}`"))
+    assert [cell.strip() for cell in row.split("|")[-5:-1]] == wanted
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,18 @@
 
 import itertools
 import math
+import sys
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 
-from prime_ext.run.console import ConsoleLines
+from prime_ext.config.compose import compose_config
+from prime_ext.config.settings import VARIANTS
+from prime_ext.config.variant import METHODS
+from prime_ext.run.checkpoint import mark_complete
+from prime_ext.run.console import ConsoleLines, copy_output
 from prime_ext.verl_adapter.patches.trainer_base import replace_loggers
 
 PRIME = {
@@ -98,3 +104,81 @@ def test_loggers_are_replaced_by_name_and_the_module_is_restored(monkeypatch, ca
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("step 4/4  accuracy (all) 0.542") for line in lines) == bool(console)
     assert not any("grad_norm" in line for line in lines)
+
+
+WORKER = "\x1b[36m(TaskRunnerV1 pid=12)\x1b[0m "
+
+
+@pytest.fixture
+def printed(tmp_path, capsys):
+    """Return a function that prints lines in a run, and returns those of console and log."""
+
+    def run(lines, *overrides):
+        folder = tmp_path / "checkpoints"
+        words = ["data.train_files=a.parquet", "actor_rollout_ref.model.path=some/model"]
+        words += [f"trainer.default_local_dir={folder}", *overrides]
+        with copy_output(compose_config("prime_trainer_cpu", words)):
+            for line in lines:
+                print(line, file=sys.stderr if "warning" in line else sys.stdout)
+            print("without an end", end="")
+        out, err = capsys.readouterr()
+        log = (folder / "console.log").read_text().splitlines()
+        return out.splitlines(), err.splitlines(), log
+
+    return run
+
+
+def test_before_the_first_step_there_is_one_screen(printed, tmp_path):
+    noise = [f"{WORKER}'sandbox_fusion': {{'max_concurrent': None}}", f"{WORKER}a warning"] * 600
+    step = f"{WORKER}step 1/80  accuracy (all) 0.2"
+    out, err, log = printed(
+        [*noise, f"{WORKER}prime_ext: PRIME-D, variant distilled", step, f"{WORKER}a warning"],
+        "trainer.total_training_steps=80",
+        "data.val_files=[b.parquet,c.parquet]",
+    )
+    folder = tmp_path / "checkpoints"
+    assert out == [
+        "prime_ext: PRIME-D, variant distilled",
+        "prime_ext: 80 steps of 1024 prompts x 4 rollouts; ranks: 1 (cpu)",
+        "prime_ext: model: some/model",
+        "prime_ext: data: a.parquet; validation: b.parquet, c.parquet",
+        f"prime_ext: checkpoints: {folder}",
+        f"prime_ext: output: {folder}/console.log; configuration: {folder}/configuration.yaml",
+        "step 1/80  accuracy (all) 0.2",
+        "without an end",
+    ]
+    # After the first step everything is shown, as it was printed.
+    assert err == [f"{WORKER}a warning"]
+    assert len(log) == 6 + 1200 + 4 and log[6:1206] == noise and step in log
+
+
+def test_an_error_and_what_follows_it_are_shown(printed):
+    lines = [
+        f"{WORKER}loading",
+        f"{WORKER}Traceback (most recent call last):",
+        f'{WORKER}  File "x.py"',
+    ]
+    out, _, log = printed([*lines, "later"])
+    assert out[6:] == [*lines[1:], "later", "without an end"] and log[6:10] == [*lines, "later"]
+
+
+@pytest.mark.parametrize("other", ["trainer.logger=[file]", "trainer.v1.trainer_mode=sync"])
+def test_without_lines_about_steps_nothing_is_hidden(printed, other):
+    out, _, _ = printed([f"{WORKER}loading"], other)
+    assert out[6:] == [f"{WORKER}loading", "without an end"]
+
+
+def test_a_resumed_run_appends_to_its_output(printed, tmp_path):
+    printed(["first"])
+    step = tmp_path / "checkpoints" / "global_step_40"
+    step.mkdir()
+    mark_complete(step, {"global_step": 40})
+    out, _, log = printed(["second"])
+    assert out[4].endswith("checkpoints, of which the last is of step 40")
+    assert [line for line in log if line in ("first", "second")] == ["first", "second"]
+    saved = OmegaConf.load(tmp_path / "checkpoints" / "configuration.yaml")
+    assert saved.prime.variant == "distilled" and saved.trainer.device == "cpu"
+
+
+def test_every_variant_has_a_name():
+    assert sorted(METHODS) == VARIANTS

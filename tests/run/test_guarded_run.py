@@ -15,6 +15,7 @@ from torchdata.stateful_dataloader.sampler import RandomSampler
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run.checkpoint import find_complete_steps
+from prime_ext.utils.files import write_json
 from prime_ext.utils.run_store import RunError
 from prime_ext.verl_adapter import guarded_run
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, WorkerDied, find_workers
@@ -108,6 +109,21 @@ def make(tmp_path, monkeypatch):
 def save(trainer, step):
     trainer.global_steps = step
     trainer._save_checkpoint()
+
+
+@pytest.mark.parametrize("place", ["folder", "hub"])
+def test_end_tokens_are_those_of_folders_and_hub_ids(make, tmp_path, monkeypatch, place):
+    folder = tmp_path / "folder"
+    if place == "hub":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        folder = tmp_path / "models--org--chat" / "snapshots" / "abc"
+        (tmp_path / "models--org--chat" / "refs").mkdir(parents=True)
+        (tmp_path / "models--org--chat" / "refs" / "main").write_text("abc")
+    folder.mkdir(parents=True)
+    write_json(folder / "generation_config.json", {"eos_token_id": [5, 6]})
+    trainer = make(path=str(folder) if place == "folder" else "org/chat")
+    trainer.tokenizer = SimpleNamespace(eos_token_id=7)
+    assert trainer._end_tokens() == {5, 6, 7}
 
 
 def test_a_run_locks_its_folder_once_ray_can_place_it(make, monkeypatch):

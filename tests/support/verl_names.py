@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists.
+"""Every name of verl, TransferQueue and Ray's insides that prime_ext relies on, and a check.
 
-verl calls these names private or moves them without notice; the version is pinned for that reason.
+They call these names private or moves them without notice; the version is pinned for that reason.
 After an upgrade of verl this list shows what needs a look (tests/canary.sh,
 docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use.
 """
@@ -9,7 +9,7 @@ docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use.
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -49,9 +49,12 @@ MEMBERS = {
     "verl.workers.rollout.llm_server": "LLMServerManager.get_replicas FullyAsyncLLMServerClient",
     "verl.workers.rollout.base": "_ROLLOUT_REGISTRY",
     "verl.utils.tokenizer.continuous_token_wiring": "logger",
+    f"{_LOOP}.tool_parser": "logger",
     "verl.utils.distributed": "initialize_global_process_group initialize_global_process_group_ray",
     "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
     "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
+    # Ray's public list of actors needs its dashboard.
+    "ray._private.state": "actors",
     "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear",
 }
 # Texts that the source of an object must contain, because prime_ext counts on what they do.
@@ -79,6 +82,9 @@ TEXTS = {
     f"{_LOOP}.agent_loop.AgentLoopWorker._compute_score": (
         'final_output.extra_fields["reward_extra_info"] = result["reward_extra_info"]'
     ),
+    f"{_LOOP}.tool_parser.HermesToolParser.extract_tool_calls": (
+        'logger.error(f"Failed to decode tool call: {e}")'
+    ),
     f"{_LOOP}.tool_agent_loop.ToolAgentLoop._call_tool": "Error executing tool '{tool_name}'",
     f"{_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state": (
         "sampling_params=sampling_params"
@@ -99,12 +105,12 @@ TEXTS = {
 }
 
 
-def imported_names() -> Iterator[str]:
-    """Yield what the modules of prime_ext import from verl and TransferQueue."""
+def imported_names(packages: Sequence[str] = ("verl", "transfer_queue")) -> Iterator[str]:
+    """Yield what the modules of prime_ext import from packages."""
     for path in (ROOT / "prime_ext").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            if module.partition(".")[0] in ("verl", "transfer_queue"):
+            if module.partition(".")[0] in packages:
                 yield from (f"{module}.{alias.name}" for alias in node.names)
 
 

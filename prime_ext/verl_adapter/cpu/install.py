@@ -50,6 +50,13 @@ _CPU_HOOKS = {
     ),
     "vllm.model_executor.layers.utils": vllm_layers_utils.apply,
 }
+_ENVIRONMENT = {
+    # TransferQueue would use 8 threads in every process, and warn at every call with fewer cores.
+    "TQ_NUM_THREADS": "1",
+    # Ray gives workers the niceness 15, and the complete training runs in them: it would wait for
+    # every other program of the machine. The process that starts Ray needs it.
+    "RAY_worker_niceness": "0",
+}
 # Modules that copy a patched function with "from ... import": they have to be imported after
 # install().
 _TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
@@ -71,8 +78,8 @@ def install() -> None:
             f"CPU mode has to be installed before {too_late[0]} is imported; set VERL_PLATFORM=cpu"
             " before the first `import verl` and let the plug-in prime_ext.plugin load it."
         )
-    # TransferQueue would use 8 threads in every process, and warn at every call with fewer cores.
-    os.environ.setdefault("TQ_NUM_THREADS", "1")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import prime_ext.verl_adapter.cpu.platform  # noqa: F401  (registers the platform)
 
     importlib_metadata.apply()
