@@ -98,6 +98,11 @@ class RolloutStore:
                 )
         return {name: _pad(data[name]) for name in names}
 
+    def fetch_if_present(self, name: str) -> list[Any] | None:
+        """Return a field that is not a tensor, one value for each row; None if there is none."""
+        data = _get(self.batch.keys, self.batch.partition_id, name)
+        return _list_values(data[name]) if name in data else None
+
     def fetch_rows(self, *names: str) -> dict[str, list[torch.Tensor]]:
         """Return fields of tokens, one tensor of the row's own length for each row."""
         data = _get(self.batch.keys, self.batch.partition_id, *names)
