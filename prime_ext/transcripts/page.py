@@ -9,7 +9,6 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from prime_ext.transcripts.frame import FRAME, LEVELS
@@ -187,9 +186,7 @@ def _facts(rows: Sequence[Row], groups: Sequence[Sequence[Row]]) -> str:
         ("responses", str(len(rows))),
     ]
     metrics = next((row["metrics"] for row in rows if row.get("metrics")), {})
-    facts += [
-        (label, f"{metrics[name]:.4g}") for name, label in METRICS.items() if name in metrics
-    ]
+    facts += [(label, f"{metrics[name]:.4g}") for name, label in METRICS.items() if name in metrics]
     paid = next((row for row in rows if row.get("coefficient") is not None), None)
     if paid is not None and paid.get("paid"):
         facts.append(("weight of the process rewards", f"{paid['coefficient']:g} times the gate"))
@@ -344,4 +341,3 @@ def _token(row: Row, values: _Values, place: int, scales: Mapping[str, float]) -
     )
     note = " · ".join([f"token {place + 1}", *values.notes[place]])
     return f'{mark}<i{kinds} data-v="{html.escape(note)}">{text}</i>'
-

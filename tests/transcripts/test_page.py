@@ -61,8 +61,10 @@ def test_the_page_needs_no_other_file_and_allows_no_script():
     page = render_page([make_row()], "run", [20])
     assert "default-src 'none'; style-src 'unsafe-inline'" in page
     assert not {"script", "img", "link", "iframe", "object", "form"} & read_tags(page)
-    assert "url(" not in page and "@import" not in page and "http" not in page.replace(
-        'http-equiv="Content-Security-Policy"', ""
+    assert (
+        "url(" not in page
+        and "@import" not in page
+        and "http" not in page.replace('http-equiv="Content-Security-Policy"', "")
     )
 
 
