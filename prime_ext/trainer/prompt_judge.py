@@ -100,11 +100,10 @@ class PromptJudge:
             truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
             self.verdicts[uid] = self.band.classify(self._accuracies(uid), truncated)
         verdicts = {key: self.verdicts[transfer.group_uid(key)] for key in keys}
-        leaving = [key for key in keys if verdicts[key] != KEPT or key in set(undecided)]
+        leaving = [key for key in keys if verdicts[key] != KEPT or key in undecided]
         if leaving and self.watch is not None:
-            tags = [partition[key] for key in leaving]
-            store = transfer.RolloutStore(KVBatchMeta(leaving, tags, partition_id))
-            self.watch(store, [verdicts[key] for key in leaving])
+            rows = KVBatchMeta(leaving, [partition[key] for key in leaving], partition_id)
+            self.watch(transfer.RolloutStore(rows), [verdicts[key] for key in leaving])
         if undecided:
             transfer.clear(undecided, partition_id)
             for key in undecided:

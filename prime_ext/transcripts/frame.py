@@ -45,6 +45,7 @@ article { margin-top: 18px; border: 1px solid var(--line); border-radius: 10px; 
 .facts { display: flex; flex-wrap: wrap; gap: 6px 26px; margin: 12px 0; font-variant-numeric: tabular-nums; }
 .facts > div { min-width: 0; } dt { font-size: .8rem; line-height: 1.3; }
 dd { margin: 0; font-weight: 600; white-space: pre-wrap; }
+.how { margin: 0 0 14px; } .how li { margin: 4px 0; max-width: 90ch; }
 details dd { font-weight: 400; } summary { color: var(--quiet); cursor: pointer; font-size: .9rem; }
 .chip { font-size: .85rem; font-weight: 600; line-height: 1.2; border: 1px solid currentColor; border-radius: 99px;
   padding: 3px 10px; }
@@ -78,6 +79,21 @@ label { border: 1px solid var(--line); border-radius: 99px; padding: 2px 12px; c
   .facts { gap: 6px 18px; } .bar i { width: 10px; } .legend > .hint { display: none; } }
 @media print { .legend { position: static; } * { print-color-adjust: exact; } }
 """  # noqa: E501
+EXPLANATION = """\
+<details class=how><summary>What do the numbers mean?</summary><ul>
+<li><b>Verdict</b>: the verifier's. "Not graded" is a failure of the verifier: the response leaves its group, unless
+<code>prime.verifier.on_failure</code> says otherwise.</li>
+<li><b>Reward</b>: what the reward manager pays for the response; with <code>algorithm.use_kl_in_reward</code> less the
+KL penalty.</li>
+<li><b>Process reward</b> of a token: <code>beta * (log pi_prm - log pi_ref)</code>, or the log-ratio of teacher and
+policy, before any weight. A step's or turn's is the sum over its tokens. A <b>step score</b> is that of a step reward
+model, from 0 to 1.</li>
+<li><b>Return</b>: with a critic its target; else the sum of all rewards from a token on, less the baseline of its
+group, with their weights. <b>Advantage</b>: the return after whitening; above 0 the token becomes more likely. With
+PRIME-D process rewards are not paid: the policy is pulled towards the PRM as a distribution.</li>
+<li><b>Gate</b>: the weight of the PRM, from its accuracy on pairs that it had not been trained on; 0 is shut.</li>
+<li><b>Dropped</b> prompts have no advantages: nobody trained on them.</li>
+</ul></details>"""  # noqa: E501
 FRAME = f"""\
 <!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

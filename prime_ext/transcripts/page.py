@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from prime_ext.transcripts.frame import FRAME, LEVELS
+from prime_ext.transcripts.frame import EXPLANATION, FRAME, LEVELS
 from prime_ext.utils.report_page import shorten, show_invisible
 
 Row = Mapping[str, Any]
@@ -185,15 +185,22 @@ def _facts(rows: Sequence[Row], groups: Sequence[Sequence[Row]]) -> str:
         ("prompts shown", f"{len(trained)} trained on, {len(groups) - len(trained)} dropped"),
         ("responses", str(len(rows))),
     ]
-    metrics = next((row["metrics"] for row in rows if row.get("metrics")), {})
+    metrics: Mapping[str, float] = next((row["metrics"] for row in rows if row.get("metrics")), {})
     facts += [(label, f"{metrics[name]:.4g}") for name, label in METRICS.items() if name in metrics]
     paid = next((row for row in rows if row.get("coefficient") is not None), None)
     if paid is not None and paid.get("paid"):
-        facts.append(("weight of the process rewards", f"{paid['coefficient']:g} times the gate"))
+        gate = " times the gate" if "prime/gate/value" in metrics else ""
+        facts.append(("weight of the process rewards", f"{paid['coefficient']:g}{gate}"))
+    return f"{_list_facts(facts)}{EXPLANATION}"
+
+
+def _list_facts(facts: Iterable[tuple[str, str]]) -> str:
+    """Return names with values, side by side; long values are shortened."""
     cells = "".join(
-        f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in facts
+        f"<div><dt>{escape(name)}</dt><dd>{escape(shorten(value, MOST_OF_DETAIL))}</dd></div>"
+        for name, value in facts
     )
-    return f"<dl class=facts>{cells}</dl>"
+    return f"<dl class=facts>{cells}</dl>" if cells else ""
 
 
 def _legend(scales: Mapping[str, float], rewarded: bool, scored: bool) -> str:
@@ -207,7 +214,7 @@ def _legend(scales: Mapping[str, float], rewarded: bool, scored: bool) -> str:
         low, high = center - scales[name], center + scales[name]
         bars.append(
             f"<span class='bar of-{name}'><span>{low:.3g}</span>{cells}<span>{high:.3g}</span>"
-            f"<span class=mid>white is {center:g}</span></span>"
+            f"<span class=mid>no color: {center:g}</span></span>"
         )
     word = "step score" if scored else "process reward"
     choice = (
@@ -261,16 +268,21 @@ def _verdict(info: Mapping[str, Any]) -> tuple[str, str]:
     return "quiet", "no verdict"
 
 
-def _reasons(row: Row) -> list[tuple[str, str]]:
-    """Return what decided about a response, as names and values."""
-    info = row["info"]
+def _reasons(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the verifier read in a response, and what decided."""
     lines = []
     if info.get("pred"):
         lines.append(("answer read", str(info["pred"])))
     elif info.get("verdict") is not None:
         lines.append(("answer read", "none"))
     details = [info.get(name) for name in ("verifier_detail", "failure_detail")]
-    lines += [("reason", str(detail)) for detail in details if detail]
+    return [*lines, *(("reason", str(detail)) for detail in details if detail)]
+
+
+def _numbers(row: Row) -> list[tuple[str, str]]:
+    """Return the rewards and advantages of a response."""
+    info = row["info"]
+    lines = []
     if "outcome" in row:
         lines.append(("reward", f"{row['outcome']:.4g}"))
     elif _is_number(info.get("score")) and not info.get("reward_failure"):
@@ -279,12 +291,12 @@ def _reasons(row: Row) -> list[tuple[str, str]]:
         mean = sum(row["step_scores"]) / len(row["step_scores"])
         lines.append(("step scores", f"mean {mean:.3g}, lowest {min(row['step_scores']):.3g}"))
     elif row.get("process") is not None:
-        lines.append(("sum of process rewards", write_value(math.fsum(row["process"]))))
+        lines.append(("sum of process rewards", f"{math.fsum(row['process']):+.3g}"))
     own = [value for value, use in zip(row.get("advantage") or (), row.get("mask") or ()) if use]  # noqa: B905
     if own:
         low, high = min(own), max(own)
-        spread = "" if high - low < 1e-6 else f" ({write_value(low)} to {write_value(high)})"
-        lines.append(("advantage", f"{write_value(sum(own) / len(own))}{spread}"))
+        spread = "" if high - low < 1e-6 else f" ({low:+.3g} to {high:+.3g})"
+        lines.append(("advantage, mean of the tokens", f"{sum(own) / len(own):+.3g}{spread}"))
     lines.append(("tokens", f"{len(row['tokens']):,}"))
     return lines
 
@@ -294,20 +306,14 @@ def _response(row: Row, scales: Mapping[str, float], limit: int) -> str:
     left = " <span class='chip odd'>left its group</span>" if _left_group(row) else ""
     session = row["key"].split("_")[1:]
     number = ".".join(str(int(part) + 1) for part in session if part != "0") or "1"
-    lines = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(shorten(value, MOST_OF_DETAIL))}</dd></div>"
-        for name, value in _reasons(row)
-    )
-    more = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(shorten(str(value), MOST_OF_DETAIL))}</dd></div>"
-        for name, value in row["info"].items()
-    )
+    reasons = _list_facts(_reasons(row["info"]))
+    more = _list_facts((name, str(value)) for name, value in row["info"].items())
     return (
         f"<article><h3>Response {number} <span class='chip {kind}'>{escape(words)}</span>{left}"
-        f"</h3><dl class=facts>{lines}</dl>"
-        f"<div class=text>{_tokens(row, scales, limit)}</div>"
-        f"<details><summary>All that the reward manager reported</summary><dl class=facts>{more}"
-        "</dl></details></article>"
+        f"</h3>{reasons}<div class=text>{_tokens(row, scales, limit)}</div>"
+        f"{_list_facts(_numbers(row))}"
+        f"<details><summary>All that the reward manager reported</summary>{more}</details>"
+        "</article>"
     )
 
 
@@ -339,5 +345,7 @@ def _token(row: Row, values: _Values, place: int, scales: Mapping[str, float]) -
         _level(values.process[place], scales["process"], "p"),
         _level(advantage, scales["advantage"], "a"),
     )
-    note = " · ".join([f"token {place + 1}", *values.notes[place]])
+    notes = [f"token {place + 1}", *values.notes[place]]
+    # A line may break between two notes only.
+    note = " · ".join(one.replace(" ", "\u00a0") for one in notes)
     return f'{mark}<i{kinds} data-v="{html.escape(note)}">{text}</i>'

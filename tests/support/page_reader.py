@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a browser would show of a page of transcripts."""
 
-import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -40,7 +39,8 @@ class _Reader(HTMLParser):
         if tag == "div" and known.get("class") == "text":
             self.responses.append(ShownResponse())
         if tag == "i" and "data-v" in known:
-            self.responses[-1].notes.append(known["data-v"].split(" · "))
+            notes = known["data-v"].split(" · ")
+            self.responses[-1].notes.append([note.replace("\u00a0", " ") for note in notes])
             self.responses[-1].classes.append(known.get("class", ""))
             self._inside = "i"
         elif tag == "s":
@@ -66,8 +66,3 @@ def read_tags(page: str) -> set[str]:
     reader = _Reader()
     reader.feed(page)
     return reader.tags
-
-
-def read_attributes(page: str) -> set[str]:
-    """Return the names of all attributes that an element has."""
-    return set(re.findall(r"<\w+[^>]*?\s(on\w+)=", page))
