@@ -8,7 +8,7 @@ rewards and advantages of its tokens. docs/how_to/transcripts.md has the fields.
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,13 +50,14 @@ class TranscriptRecorder:
 
     It records the first step, every ``every``-th and the last; of each ``prompts`` that are trained
     on, with all their rollouts, and as many that the filter dropped. ``method`` is for readers.
+    verl has a tokenizer only after the replay buffer, which refers to the recorder.
     """
 
     folder: Path
     every: int
     prompts: int
     method: str
-    tokenizer: Any
+    get_tokenizer: Callable[[], Any]
     _step: int = 0
     _recording: bool = False
     # By key: rollouts that are trained on, that the filter dropped, and that left a kept prompt.
@@ -65,20 +66,23 @@ class TranscriptRecorder:
     _removed: dict[str, Row] = field(default_factory=dict)
 
     @classmethod
-    def from_config(cls, config: DictConfig, method: str, tokenizer: Any) -> "TranscriptRecorder":
+    def from_config(
+        cls, config: DictConfig, method: str, get_tokenizer: Callable[[], Any]
+    ) -> "TranscriptRecorder":
         """Build the recorder of a run's configuration."""
         settings = config.transcripts
         folder = Path(config.trainer.default_local_dir) / FOLDER
-        return cls(folder, settings.every, settings.prompts, method, tokenizer)
+        return cls(folder, settings.every, settings.prompts, method, get_tokenizer)
 
     @cached_property
     def _text(self) -> TokenText:
-        return TokenText(self.tokenizer)
+        return TokenText(self.get_tokenizer())
 
     @cached_property
     def _special(self) -> dict[int, str]:
-        ids = self.tokenizer.all_special_ids
-        return dict(zip(ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True))
+        tokenizer = self.get_tokenizer()
+        ids = tokenizer.all_special_ids
+        return dict(zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True))
 
     # ---- the run ---------------------------------------------------------------------------------
 
@@ -237,7 +241,7 @@ class TranscriptRecorder:
             pieces = self._text.pieces(tokens)
             info = reward_info(key, data["extra_fields"][place])
             gold = golds[place].get("ground_truth") if isinstance(golds[place], Mapping) else None
-            prompt = self.tokenizer.decode(ids["prompts"][place].tolist())
+            prompt = self.get_tokenizer().decode(ids["prompts"][place].tolist())
             rows.append(
                 {
                     "step": self._step,

@@ -41,7 +41,7 @@ class GuardedRunMixin(_Trainer):
     """Class between a mixin of prime_ext and verl's trainer."""
 
     # For readers of transcripts.
-    _method: str
+    _method = ""
 
     def init(self) -> None:
         """Set up workers and models as verl does.
@@ -71,7 +71,7 @@ class GuardedRunMixin(_Trainer):
     @cached_property
     def _transcripts(self) -> TranscriptRecorder:
         """Return the recorder of some rollouts, with their rewards."""
-        return TranscriptRecorder.from_config(self.config, self._method, self.tokenizer)
+        return TranscriptRecorder.from_config(self.config, self._method, lambda: self.tokenizer)
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Run verl's step, and write transcripts."""
@@ -89,7 +89,9 @@ class GuardedRunMixin(_Trainer):
             loggers["console"] = ConsoleLines(self.total_training_steps)
         if path := metrics_path(self.config.trainer):
             loggers["file"] = MetricsFile(path, self.global_steps)
-        self._transcripts.resume(self.global_steps)
+        # Runs that only validate may share the folder.
+        if not self.config.trainer.get("val_only", False):
+            self._transcripts.resume(self.global_steps)
         try:
             with trainer_base.replace_loggers(loggers):
                 super().fit(agent_loop_manager)

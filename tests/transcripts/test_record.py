@@ -34,7 +34,9 @@ def tokenizer():
 def make(tmp_path, tokenizer):
     def build(**changes):
         options = {"every": 10, "prompts": 4, "method": "PRIME, variant paper"} | changes
-        return TranscriptRecorder(tmp_path / "transcripts", tokenizer=tokenizer, **options)
+        return TranscriptRecorder(
+            tmp_path / "transcripts", get_tokenizer=lambda: tokenizer, **options
+        )
 
     return build
 
