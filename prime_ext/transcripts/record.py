@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training records of some rollouts: one file of JSON lines for each recorded step.
+"""Recorder of some rollouts of training: one file of JSON lines for each recorded step.
 
 A line is a rollout, with its prompt, tokens, verdict and, if the policy is trained on it, the
 rewards and advantages of its tokens. docs/how_to/transcripts.md has the fields.

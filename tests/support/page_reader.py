@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a browser would show of a page of transcripts."""
+"""Reader of a page of transcripts: the texts and numbers that a browser would show."""
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser

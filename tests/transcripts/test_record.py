@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training records: the batch's numbers, dropped prompts, which steps, and a resumed run."""
+"""Training records the numbers of its batch, dropped prompts, some steps, and resumes."""
 
 import json
 import logging
