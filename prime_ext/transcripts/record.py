@@ -233,8 +233,9 @@ class TranscriptRecorder:
     def _describe(self, store: RolloutStore) -> list[Row]:
         """Return what every rollout has, whatever becomes of it."""
         ids = store.fetch_rows("prompts", "responses")
-        data = store.fetch("extra_fields")
-        golds = store.fetch_if_present("reward_model") or [None] * len(store)
+        # A reward manager of the user's may do without gold answers.
+        data = store.fetch_present("extra_fields", "reward_model")
+        golds = data.get("reward_model", [None] * len(store))
         rows = []
         for place, key in enumerate(store.keys):
             tokens = ids["responses"][place].tolist()
