@@ -245,7 +245,7 @@ def _group(number: int, group: Sequence[Row], scales: Mapping[str, float], limit
         f"<section><h2>Prompt {number} <span class='chip {kind}'>{escape(decision)}</span></h2>"
         f"<p class=hint>{len(group)} responses{accuracy}; id {escape(first['uid'])}</p>"
         f"<div class=prompt>{prompt}</div>{shown}"
-        + "".join(_response(row, scales, limit) for row in group)
+        + "".join(_response(row, group, scales, limit) for row in group)
         + "</section>"
     )
 
@@ -279,12 +279,14 @@ def _reasons(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*lines, *(("reason", str(detail)) for detail in details if detail)]
 
 
-def _numbers(row: Row) -> list[tuple[str, str]]:
-    """Return the rewards and advantages of a response."""
+def _numbers(row: Row, group: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the rewards and advantages of a response to the prompt of ``group``."""
     info = row["info"]
     lines = []
     if "outcome" in row:
         lines.append(("reward", f"{row['outcome']:.4g}"))
+        if others := [one["outcome"] for one in group if one is not row and "outcome" in one]:
+            lines.append(("mean reward of the others", f"{sum(others) / len(others):.3g}"))
     elif _is_number(info.get("score")) and not info.get("reward_failure"):
         lines.append(("reward", f"{info['score']:.4g}"))
     if row.get("step_scores"):
@@ -301,7 +303,7 @@ def _numbers(row: Row) -> list[tuple[str, str]]:
     return lines
 
 
-def _response(row: Row, scales: Mapping[str, float], limit: int) -> str:
+def _response(row: Row, group: Sequence[Row], scales: Mapping[str, float], limit: int) -> str:
     kind, words = _verdict(row["info"])
     left = " <span class='chip odd'>left its group</span>" if _left_group(row) else ""
     session = row["key"].split("_")[1:]
@@ -311,7 +313,7 @@ def _response(row: Row, scales: Mapping[str, float], limit: int) -> str:
     return (
         f"<article><h3>Response {number} <span class='chip {kind}'>{escape(words)}</span>{left}"
         f"</h3>{reasons}<div class=text>{_tokens(row, scales, limit)}</div>"
-        f"{_list_facts(_numbers(row))}"
+        f"{_list_facts(_numbers(row, group))}"
         f"<details><summary>All that the reward manager reported</summary>{more}</details>"
         "</article>"
     )

@@ -2,6 +2,7 @@
 """The page of transcripts and its program: hostile text, long responses, colors, errors."""
 
 import json
+import re
 
 import pytest
 from page_reader import read_responses, read_tags
@@ -120,6 +121,16 @@ FAILURES = [
 def test_verdicts_are_named_and_failures_of_the_grader_marked(changes, words):
     page = render_page([make_row(info={**INFO, **changes})], "run", [20])
     assert f">{words}</span>" in page
+
+
+def test_a_response_is_compared_with_the_others_of_its_prompt():
+    outcomes = (1.0, 0.0, 0.5)
+    rows = [make_row(key=f"0001_{at}_0", outcome=one) for at, one in enumerate(outcomes)]
+    ungraded = make_row(key="0001_3_0")
+    del ungraded["outcome"], ungraded["advantage"]
+    page = render_page([*rows, ungraded, make_row(uid="0002", key="0002_0_0")], "run", [20])
+    means = re.findall("mean reward of the others</dt><dd>(.*?)<", page)
+    assert means == ["0.25", "0.75", "0.5"]
 
 
 def test_a_page_of_outcome_rewards_alone_is_colored_by_advantage():
