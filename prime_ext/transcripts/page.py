@@ -183,7 +183,7 @@ def _facts(rows: Sequence[Row], groups: Sequence[Sequence[Row]]) -> str:
     trained = [group for group in groups if group[0]["filter"] == "kept"]
     facts = [
         ("prompts shown", f"{len(trained)} trained on, {len(groups) - len(trained)} dropped"),
-        ("responses", str(len(rows))),
+        ("responses", f"{len(rows):,}"),
     ]
     metrics: Mapping[str, float] = next((row["metrics"] for row in rows if row.get("metrics")), {})
     facts += [(label, f"{metrics[name]:.4g}") for name, label in METRICS.items() if name in metrics]
@@ -232,7 +232,8 @@ def _legend(scales: Mapping[str, float], rewarded: bool, scored: bool) -> str:
 def _group(number: int, group: Sequence[Row], scales: Mapping[str, float], limit: int) -> str:
     first = group[0]
     kind, decision = DECISIONS.get(first["filter"], ("odd", first["filter"]))
-    labels = [row["info"]["acc"] for row in group if _is_number(row["info"].get("acc"))]
+    infos = [row["info"] for row in group if not _failed(row["info"])]
+    labels = [info["acc"] for info in infos if _is_number(info.get("acc"))]
     accuracy = f", mean accuracy {sum(labels) / len(labels):.3g}" if labels else ""
     gold = first.get("gold")
     shown = (
@@ -243,15 +244,24 @@ def _group(number: int, group: Sequence[Row], scales: Mapping[str, float], limit
     prompt = html.escape(shorten(first["prompt"], MOST_OF_PROMPT))
     return (
         f"<section><h2>Prompt {number} <span class='chip {kind}'>{escape(decision)}</span></h2>"
-        f"<p class=hint>{len(group)} responses{accuracy}; id {escape(first['uid'])}</p>"
+        f"<p class=hint>{_count(group)}{accuracy}; id {escape(first['uid'])}</p>"
         f"<div class=prompt>{prompt}</div>{shown}"
         + "".join(_response(row, group, scales, limit) for row in group)
         + "</section>"
     )
 
 
+def _count(rows: Sequence[Row]) -> str:
+    return "1 response" if len(rows) == 1 else f"{len(rows)} responses"
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _failed(info: Mapping[str, Any]) -> bool:
+    """Return whether a response has no verdict, or no score, because who gives it failed."""
+    return bool(info.get("grader_failure") or info.get("reward_failure"))
 
 
 def _verdict(info: Mapping[str, Any]) -> tuple[str, str]:
@@ -287,7 +297,7 @@ def _numbers(row: Row, group: Sequence[Row]) -> list[tuple[str, str]]:
         lines.append(("reward", f"{row['outcome']:.4g}"))
         if others := [one["outcome"] for one in group if one is not row and "outcome" in one]:
             lines.append(("mean reward of the others", f"{sum(others) / len(others):.3g}"))
-    elif _is_number(info.get("score")) and not info.get("reward_failure"):
+    elif _is_number(info.get("score")) and not _failed(info):
         lines.append(("reward", f"{info['score']:.4g}"))
     if row.get("step_scores"):
         mean = sum(row["step_scores"]) / len(row["step_scores"])

@@ -131,6 +131,11 @@ def test_a_response_is_compared_with_the_others_of_its_prompt():
     page = render_page([*rows, ungraded, make_row(uid="0002", key="0002_0_0")], "run", [20])
     means = re.findall("mean reward of the others</dt><dd>(.*?)<", page)
     assert means == ["0.25", "0.75", "0.5"]
+    # A grader that failed has given nothing, and the accuracy is that of the others.
+    failed = make_row(info={**INFO, "acc": 0.0, "score": 0.0, "grader_failure": 1.0})
+    del failed["outcome"], failed["advantage"]
+    page = render_page([make_row(), failed], "run", [20])
+    assert "2 responses, mean accuracy 1;" in page and page.count("<dt>reward</dt>") == 1
 
 
 def test_a_page_of_outcome_rewards_alone_is_colored_by_advantage():
