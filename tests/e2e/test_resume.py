@@ -64,7 +64,7 @@ def test_a_resumed_run_ends_as_the_one_left_alone(runs):
 
 
 def test_transcripts_go_on_and_their_page_shows_both_pulls(runs):
-    """Which of the dropped prompts are recorded depends on who finished first."""
+    # The dropped prompts that are recorded are the first that finished.
     for step in (1, STEPS):
         alone, other = (
             [row for row in read_step(find_folder(folder), step) if "advantage" in row]
