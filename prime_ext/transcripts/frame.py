@@ -38,7 +38,7 @@ h2 { font-size: 1.3rem; margin: 0; } h3 { font-size: 1rem; margin: 0; } header p
 h2, h3 { display: flex; flex-wrap: wrap; gap: 4px 10px; align-items: center; }
 .over, .hint, dt, .cut { color: var(--quiet); } .over { font-size: .9rem; } .hint { font-size: .9rem; }
 code, .text, .prompt { font-family: ui-monospace, "SF Mono", "DejaVu Sans Mono", monospace; }
-code { font-size: .9em; }
+code { font-size: .9em; } header code { white-space: nowrap; }
 section { border-top: 2px solid var(--line); margin-top: 40px; padding-top: 20px; }
 section > .hint { margin: 4px 0 12px; }
 article { margin-top: 18px; border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
