@@ -31,10 +31,15 @@ SECTIONS = {
         f"step_scorer/{name}.yaml": "step_scorer"
         for name in ("local", "token_classification", "server")
     },
+    "transcripts.yaml": "",
     "offline_prm_common.yaml": "",
     "step_rm.yaml": "",
 }
-TITLES = {"offline_prm_common.yaml": "Offline implicit PRMs", "step_rm.yaml": "Step reward models"}
+TITLES = {
+    "transcripts.yaml": "Transcripts",
+    "offline_prm_common.yaml": "Offline implicit PRMs",
+    "step_rm.yaml": "Step reward models",
+}
 HEAD = """# Configuration reference
 
 Keys that prime_ext adds to verl's, written from the comments of the YAML files in

@@ -14,6 +14,10 @@ COMMANDS = {
         "prime_ext.train",
         "print the configuration that a variant and other overrides give, verl's keys too",
     ),
+    "transcripts": (
+        "prime_ext.transcripts",
+        "a page of a run's rollouts: why did this response get its reward?",
+    ),
     "offline-prm": ("prime_ext.offline_prm", "train an implicit PRM from labeled responses"),
     "step-rm": ("prime_ext.step_rm.train", "train a step reward model"),
     "doctor": (

@@ -56,5 +56,6 @@ skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m prime_ext.gen
 skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --model "$OUT/policy" \
   --output "$OUT/after.json"
 
-# The report is cheap and prints the results, so it is always made.
+# Page and report are cheap, so they are always made.
+"$PYTHON" -m prime_ext.transcripts "$OUT"
 "$PYTHON" -m recipes.pspo_wrs.pspo_report --run-dir "$OUT"

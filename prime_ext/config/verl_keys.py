@@ -61,6 +61,8 @@ _Paths = Annotated[list[Text], _LISTED] | None
 _KL = Annotated[str, Field(pattern=r"^(kl|k1|abs|mse|k2|low_var_kl|k3|full)\+?$")]
 KINDS: dict[str, Any] = {
     "modules": list[Text],
+    "transcripts.every": CountOrZero,
+    "transcripts.prompts": Count,
     "data.train_files": _Paths,
     "data.val_files": _Paths,
     "data.seed": CountOrZero | None,

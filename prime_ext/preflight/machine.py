@@ -110,6 +110,13 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
                 f"{key} leaves no moment at which a checkpoint is known to be whole; set it to"
                 " false"
             )
+    trace = config.actor_rollout_ref.rollout.get("trace") or {}
+    if trace.get("backend"):
+        yield (
+            f"actor_rollout_ref.rollout.trace.backend={trace['backend']} has no effect: verl"
+            " 0.9.1's V1 trainers trace no rollout; set it to null, and transcripts.every for"
+            " rollouts with their rewards (prime-ext transcripts)"
+        )
     if pool.enable and not pool.enable_resource_pool:
         yield (
             "reward.reward_model.enable=true scores in time with enable_resource_pool=true only;"

@@ -4,9 +4,11 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.prompt_filter import (
     FAILED,
@@ -60,6 +62,7 @@ class PromptJudge:
             for no limit.
         longest: tokens of prompt and response at which it is cut off, too.
         end_tokens: returns the tokens that end a response.
+        watch: gets the rollouts that will leave the store, and the verdict on the prompt of each.
         verdicts: by prompt.
     """
 
@@ -69,6 +72,7 @@ class PromptJudge:
     max_response_length: int = 0
     longest: float = math.inf
     end_tokens: Callable[[], Collection[int]] = tuple
+    watch: Callable[[transfer.RolloutStore, Sequence[str]], None] | None = None
     verdicts: dict[str, str] = field(default_factory=dict)
     _rollouts: dict[str, list[_Rollout]] = field(default_factory=dict)
 
@@ -91,14 +95,19 @@ class PromptJudge:
             rollouts_by_uid[transfer.group_uid(key)].append(rollout)
             if rollout.accuracy is None:
                 undecided.append(key)
-        if undecided:
-            transfer.clear(undecided, partition_id)
-            for key in undecided:
-                del partition[key]
         self._rollouts.update(rollouts_by_uid)
         for uid, rollouts in rollouts_by_uid.items():
             truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
             self.verdicts[uid] = self.band.classify(self._accuracies(uid), truncated)
+        verdicts = {key: self.verdicts[transfer.group_uid(key)] for key in keys}
+        leaving = [key for key in keys if verdicts[key] != KEPT or key in undecided]
+        if leaving and self.watch is not None:
+            rows = KVBatchMeta(leaving, [partition[key] for key in leaving], partition_id)
+            self.watch(transfer.RolloutStore(rows), [verdicts[key] for key in leaving])
+        if undecided:
+            transfer.clear(undecided, partition_id)
+            for key in undecided:
+                del partition[key]
 
     def _read(self, key: str, info: Mapping[str, Any], cut_off: bool) -> _Rollout:
         unscored = bool(info.get(FAILURE))

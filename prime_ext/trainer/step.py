@@ -31,12 +31,14 @@ class StepResult:
         advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is
             a critic, else the advantages before whitening.
         kl_coefficients: of the divergences in the policy's loss, by role of the model.
+        scored: what the scorer made of the rollouts.
         metrics, seconds: by name.
     """
 
     advantage_BT: torch.Tensor
     return_BT: torch.Tensor
     kl_coefficients: dict[str, float]
+    scored: Scored
     metrics: dict[str, float]
     seconds: dict[str, float]
 
@@ -71,7 +73,9 @@ def prime_step(
     metrics |= {f"prime/kl/{role}_coefficient": value for role, value in coefficients.items()}
     if gate is not None:
         metrics |= {"prime/gate/value": weight, "prime/gate/pair_accuracy_average": gate.average}
-    return StepResult(advantages.advantage_BT, advantages.return_BT, coefficients, metrics, seconds)
+    return StepResult(
+        advantages.advantage_BT, advantages.return_BT, coefficients, scored, metrics, seconds
+    )
 
 
 def kl_coefficients(weight: float, settings: PrimeSettings) -> dict[str, float]:

@@ -90,13 +90,16 @@ class RolloutStore:
 
     def fetch(self, *names: str) -> dict[str, Any]:
         """Return 0-padded ``(B, T)`` tokens, ``(B,)`` numbers, or lists. RuntimeError: no field."""
-        data = _get(self.batch.keys, self.batch.partition_id, *names)
+        data = self.fetch_present(*names)
         for name in names:
             if name not in data:
-                raise RuntimeError(
-                    f"rollouts have no field {name!r}; present: {sorted(map(str, data.keys()))}"
-                )
-        return {name: _pad(data[name]) for name in names}
+                raise RuntimeError(f"rollouts have no field {name!r}; present: {sorted(data)}")
+        return data
+
+    def fetch_present(self, *names: str) -> dict[str, Any]:
+        """Return those fields that there are, as :meth:`fetch` does."""
+        data = _get(self.batch.keys, self.batch.partition_id, *names)
+        return {name: _pad(data[name]) for name in names if name in data}
 
     def fetch_rows(self, *names: str) -> dict[str, list[torch.Tensor]]:
         """Return fields of tokens, one tensor of the row's own length for each row."""

@@ -23,6 +23,7 @@ from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
+from prime_ext.transcripts.record import TranscriptRecorder
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.run_store import RunError, RunLock
 from prime_ext.verl_adapter.patches import replay_buffer, trainer_base
@@ -38,6 +39,9 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 class GuardedRunMixin(_Trainer):
     """Class between a mixin of prime_ext and verl's trainer."""
+
+    # For readers of transcripts.
+    _method = ""
 
     def init(self) -> None:
         """Set up workers and models as verl does.
@@ -64,6 +68,17 @@ class GuardedRunMixin(_Trainer):
         """Return what the run is trained with, read when it starts: files may change later."""
         return resume.read_identity(self.config)
 
+    @cached_property
+    def _transcripts(self) -> TranscriptRecorder:
+        """Return the recorder of some rollouts, with their rewards."""
+        return TranscriptRecorder.from_config(self.config, self._method, lambda: self.tokenizer)
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Run verl's step, and write transcripts."""
+        is_last = self.global_steps >= self.total_training_steps
+        with self._transcripts.record(self.global_steps, is_last, timing_raw):
+            return super().step(metrics, timing_raw)
+
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
         self._watched = find_workers(self, agent_loop_manager)
@@ -74,6 +89,9 @@ class GuardedRunMixin(_Trainer):
             loggers["console"] = ConsoleLines(self.total_training_steps)
         if path := metrics_path(self.config.trainer):
             loggers["file"] = MetricsFile(path, self.global_steps)
+        # Runs that only validate may share the folder.
+        if not self.config.trainer.get("val_only", False):
+            self._transcripts.resume(self.global_steps)
         try:
             with trainer_base.replace_loggers(loggers):
                 super().fit(agent_loop_manager)

@@ -54,7 +54,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.from_config(config)
-        print(f"prime_ext: {method_name(config)}", flush=True)
+        self._method = method_name(config)
+        print(f"prime_ext: {self._method}", flush=True)
         self.prm_settings = (
             PRMSettings.from_config(config) if prm_section(config) is not None else None
         )
@@ -100,7 +101,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
         warm_up = 0 if self.trainer_mode == "sync" else math.floor(size * mode.num_warmup_batches)
         options = {
             "judge": PromptJudge(
-                band, self.prime.label_key, self.prime.verifier, *limits, self._end_tokens
+                band,
+                self.prime.label_key,
+                self.prime.verifier,
+                *limits,
+                self._end_tokens,
+                self._transcripts.add_removed,
             ),
             "max_in_flight": self._count_oversampled() + warm_up,
             "max_examined": math.ceil(size * settings.max_examined),
@@ -344,6 +350,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
         for name, seconds in result.seconds.items():
             self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
         self._kl_coefficients = result.kl_coefficients
+        with marked_timer("transcripts", self.timing_raw):
+            self._transcripts.add_prime(rollouts, result, self.prime)
         return store.write(advantages=result.advantage_BT, returns=result.return_BT)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:

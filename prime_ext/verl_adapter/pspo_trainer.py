@@ -13,7 +13,9 @@ from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils.debug import marked_timer
 
+from prime_ext.algorithms.prompt_filter import FAILED, KEPT
 from prime_ext.algorithms.steps import find_valid_ends
 from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
@@ -133,6 +135,8 @@ class PSPOTrainerMixin(GuardedRunMixin):
     adaptive coefficient of the KL penalty.
     """
 
+    _method = "PSPO-WRS"
+
     def __init__(self, config: DictConfig):
         self.pspo, _ = read_pspo_sections(config)
         with open_dict(config):
@@ -219,6 +223,10 @@ class PSPOTrainerMixin(GuardedRunMixin):
         metrics["pspo/dropped"] = len(store) - len(rows)
         if len(rows) < len(store):
             every = set(store.keys)
+            left = {uids[row] for row in rows}
+            lost = store.select(sorted(set(range(len(store))) - set(rows)))
+            decisions = [KEPT if group_uid(key) in left else FAILED for key in lost.keys]
+            self._transcripts.add_removed(lost, decisions)
             store = store.select(rows)
             infos = [infos[row] for row in rows]
             clear(sorted(every - set(store.keys)), batch.partition_id)
@@ -230,3 +238,10 @@ class PSPOTrainerMixin(GuardedRunMixin):
             ]
             store.write(rm_scores=torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True))
         return super()._balance_batch(store.batch, metrics, *args, **keywords)
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Compute it as verl does, and record transcripts."""
+        batch = super()._compute_advantage(batch, metrics)
+        with marked_timer("transcripts", self.timing_raw):
+            self._transcripts.add_pspo(RolloutStore(batch))
+        return batch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write ``summary.json``, ``learning_curve.png`` and ``transcripts.html`` of an agent's run.
+"""Write ``summary.json`` and ``learning_curve.png`` of an agent's run.
 
 python -m recipes.agent.agent_report --run-dir outputs/agent_quickstart
 """
@@ -15,21 +15,6 @@ from recipes.command_line import read_options
 from recipes.figures import ORANGE, draw_smoothed
 from recipes.quickstart.evaluate import Piece, ScoredResponse, score_tokens
 from recipes.quickstart.run_report import describe_results, read_run, report_run
-
-EXPLANATION = (
-    (
-        "The agent is given a number and operations to apply from left to right, and calls a"
-        " calculator, which fails one time in ten whatever is asked. The last number it boxes is"
-        " judged, nothing else. The process reward model (PRM) never saw which call is right: it"
-        " was trained during the run to tell right answers from wrong ones. The reward of a turn is"
-        " the sum of r = beta (log pi_prm - log pi_ref) over the agent's tokens in it, beta ="
-        " {beta:g}. What the calculator says is read, never rewarded."
-    ),
-    (
-        "A call without a result is underlined. It counts as a wrong step unless the calculator"
-        " took too long."
-    ),
-)
 
 
 def score_episode(
@@ -52,18 +37,18 @@ def score_episode(
             text = text.replace(part, "")
         if own[first]:
             reward = sum(reward_T[first:place])
-            turns.append(Piece(f"agent       {text}   {reward:+.2f}\n", reward))
+            turns.append(Piece(text, reward))
         else:
             failed = text.startswith("Error")
             if turns and "took too long" not in text:
                 turns[-1] = turns[-1]._replace(right=not failed)
-            turns.append(Piece(f"calculator  {text}\n", None, wrong=failed))
+            turns.append(Piece(text, None))
         first = place
     return ScoredResponse(episode.problem, episode.text, episode.right, turns)
 
 
 def report(run_dir: Path) -> dict[str, Any]:
-    """Write the three files of the run and return the summary."""
+    """Write the two files of the run and return the summary."""
     run = read_run(run_dir)
 
     def score(folder, name, problems, prm, reference, tokenizer, beta) -> list[ScoredResponse]:
@@ -85,7 +70,7 @@ def report(run_dir: Path) -> dict[str, Any]:
         for when, result in (("before", run.before), ("after", run.after))
     }
     title = "on calculator chains: accuracy of the agent"
-    return report_run(run, title, EXPLANATION, score, 300, draw_calls, {"calls": calls})
+    return report_run(run, title, score, 300, draw_calls, {"calls": calls})
 
 
 def text(run_dir: Path, summary: dict[str, Any]) -> str:

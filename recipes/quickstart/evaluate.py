@@ -160,13 +160,11 @@ class Piece(NamedTuple):
         text: as it was written.
         reward: its process reward; None for what a tool wrote.
         right: whether the step that it decides is right; None if it decides none.
-        wrong: whether it belongs to a wrong step.
     """
 
     text: str
     reward: float | None
     right: bool | None = None
-    wrong: bool = False
 
 
 class ScoredResponse(NamedTuple):
@@ -223,12 +221,6 @@ def score_response(
     right = {
         token_at[check.result]: check.locally_right for check in checks if check.result is not None
     }
-    wrong = {
-        place
-        for check in checks
-        if not check.locally_right
-        for place in token_at[check.start : check.start + len(check.text) + 1]
-    }
     rewards = score_tokens(
         prm, reference, prompt_token_ids(tokenizer, problem.prompt), response.token_ids, beta
     )
@@ -236,10 +228,7 @@ def score_response(
         problem,
         response.text,
         task.outcome_reward(response.text, problem.ground_truth) == 1.0,
-        [
-            Piece(name, rewards[place], right.get(place), place in wrong)
-            for place, name in enumerate(names)
-        ],
+        [Piece(name, rewards[place], right.get(place)) for place, name in enumerate(names)],
     )
 
 

@@ -86,6 +86,7 @@ data_to_report() {
   skip evaluation_after "$OUT/evaluation_after.json" || phase evaluation_after "$PYTHON" -m "recipes.$recipe.$evaluation" \
     --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
 
-  # The report is cheap and prints the results, so it is always made.
+  # Page and report are cheap, so they are always made.
+  "$PYTHON" -m prime_ext.transcripts "$OUT"
   "$PYTHON" -m "recipes.$recipe.${recipe}_report" --run-dir "$OUT"
 }

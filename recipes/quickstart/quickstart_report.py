@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write ``summary.json``, ``learning_curve.png`` and ``transcripts.html`` of a quickstart run.
+"""Write ``summary.json`` and ``learning_curve.png`` of a quickstart run.
 
 python -m recipes.quickstart.quickstart_report --run-dir outputs/quickstart
 """
@@ -23,21 +23,6 @@ TASK_SETTINGS = {"MEAN_ERROR": "0.25", "SFT_STEPS": "1000", "PROMPTS": "16", "RO
 SEEDS = ("0", "1", "2")
 LABELS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
 COLORS = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
-EXPLANATION = (
-    (
-        "Each problem is a start digit and 4 to 7 operations, applied from left to right, keeping"
-        " only the last digit. The response shows every step and boxes the result. The policy was"
-        " rewarded for the final answer only, plus what the process reward model (PRM) makes of it."
-        " The PRM never saw which step is right: it was trained, during the run, to tell right"
-        " answers from wrong ones, and the reward of a token is r = beta (log pi_prm - log pi_ref)"
-        " with beta = {beta:g}, where the reference is the warm-started model. If it works, a wrong"
-        " step has an orange result digit."
-    ),
-    (
-        "A step is right if it applies the next operation to the value stated before it, be that"
-        " right or wrong, and the arithmetic is true. Its r is that of its result digit."
-    ),
-)
 
 
 def read_stored_runs() -> dict[str, list[dict[str, Any]]]:
@@ -78,7 +63,7 @@ def compare_method(name: str, stored: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def report(run_dir: Path) -> dict[str, Any]:
-    """Write the three files of the run and return the summary."""
+    """Write the two files of the run and return the summary."""
     run = read_run(run_dir)
     same_task = all(run.settings.get(name, value) == value for name, value in TASK_SETTINGS.items())
     stored = read_stored_runs() if same_task else {}
@@ -99,7 +84,7 @@ def report(run_dir: Path) -> dict[str, Any]:
     }
     title = "on last-digit chains: accuracy of the policy"
     return report_run(
-        run, title, EXPLANATION, score, 500, lambda top, bottom: draw_stored_runs(top, stored), more
+        run, title, score, 500, lambda top, bottom: draw_stored_runs(top, stored), more
     )
 
 

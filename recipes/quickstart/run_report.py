@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of the quickstarts: the summary, the learning curve, the transcripts."""
+"""The reports of the quickstarts: the summary and the learning curve."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from omegaconf import OmegaConf
 
 from prime_ext.config.variant import METHODS, variant_line
-from prime_ext.generate.prm_description import compute_right_probability, read_description, versions
-from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
+from prime_ext.generate.prm_description import versions
+from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, make_figure, save
 from recipes.quickstart.evaluate import ScoredResponse, load_model, load_problems, step_statistics
-from recipes.quickstart.transcript_page import Span, TranscriptPage
 from recipes.run_statistics import (
     PAIR_ACCURACY,
     get_paired_error,
@@ -27,8 +25,8 @@ from recipes.run_statistics import (
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
 DECODINGS = (("temperature_1", ORANGE, "o"), ("greedy", GREEN, "D"))
-# Folders of the policies whose responses are scored, and the number of responses that are shown.
-POLICIES = {"trained policy": ("policy", 40), "warm-started policy": ("sft", 12)}
+# Folders of the policies whose responses are scored.
+POLICIES = {"trained policy": "policy", "warm-started policy": "sft"}
 
 
 class ReportedRun(NamedTuple):
@@ -121,10 +119,10 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
                 " transcripts.html"
             ),
             (
-                "(responses with process rewards; open it in a browser), policy/ and prm/ (Hugging"
-                " Face format), sft/ (the"
+                "(why did this response get its reward? open it in a browser), policy/ and prm/"
+                " (Hugging Face format), sft/"
             ),
-            "warm start, the reference of these scores), checkpoints/ and tensorboard/.",
+            "(the warm start, the reference of these scores), checkpoints/ and tensorboard/.",
         ]
     )
 
@@ -139,21 +137,18 @@ def write_seconds(summary: Mapping[str, Any]) -> str:
 def report_run(
     run: ReportedRun,
     title: str,
-    explanation: Sequence[str],
     score: Callable[..., list[ScoredResponse]],
     n_problems: int,
     draw_more: Callable[[Axes, Axes], None],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write learning curve, transcripts and summary of a run, and return the summary.
+    """Write ``learning_curve.png`` and ``summary.json`` of a run, and return the summary.
 
-    The files are ``learning_curve.png``, ``transcripts.html`` and ``summary.json``. The curve's
-    ``title`` comes after the name of the method.
+    The curve's ``title`` comes after the name of the method.
 
     ``score`` returns the scored responses of a policy to ``n_problems`` held-out problems, given
-    its folder, its name, the problems, the PRM, the reference, the tokenizer and beta. The
-    ``explanation`` heads the transcripts. The summary has ``more`` keys; its accuracies at the top
-    are at temperature 1.
+    its folder, its name, the problems, the PRM, the reference, the tokenizer and beta. The summary
+    has ``more`` keys; its accuracies at the top are at temperature 1.
     """
     config = OmegaConf.load(run.folder / "hydra" / ".hydra" / "config.yaml")
     method = METHODS[config.prime.variant]
@@ -163,15 +158,9 @@ def report_run(
     problems = load_problems(run.folder / "data" / "test.parquet", n_problems)
     beta = float(run.settings["BETA"])
     statistics = {}
-    sections = {}
-    for name, (folder, shown) in POLICIES.items():
+    for name, folder in POLICIES.items():
         scored = score(run.folder / folder, name, problems, prm, reference, tokenizer, beta)
         statistics[name] = step_statistics(scored)
-        sections[name] = scored[:shown]
-    description = read_description(str(run.folder / "prm"))
-    paragraphs = [paragraph.format(beta=beta) for paragraph in explanation]
-    page = render_transcripts(paragraphs, statistics, sections, description)
-    write_text(run.folder / "transcripts.html", page)
     summary = {
         **gain(run.before["temperature_1"], run.after["temperature_1"]),
         "greedy": gain(run.before["greedy"], run.after["greedy"]),
@@ -240,58 +229,3 @@ def plot_learning_curve(
 def write_number(value: float | None, form: str = ".3f") -> str:
     """Write a number, or a dash where there is none."""
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else format(value, form)
-
-
-def render_transcripts(
-    explanation: Sequence[str],
-    statistics: Mapping[str, Mapping[str, Any]],
-    sections: Mapping[str, Sequence[ScoredResponse]],
-    description: Mapping[str, Any],
-) -> str:
-    """Render the page of scored responses: a row of statistics and a section for each policy.
-
-    The ``description`` of the PRM says whether the sum of rewards is the logit of a probability.
-    """
-    pieces = [
-        piece for section in sections.values() for response in section for piece in response.pieces
-    ]
-    sizes = [abs(piece.reward) for piece in pieces if piece.reward is not None]
-    # One outlier must not turn all others white.
-    scale = max(float(np.quantile(sizes, 0.98)), 1e-6) if sizes else 1.0
-    page = TranscriptPage()
-    for paragraph in explanation:
-        page.text(paragraph)
-    page.text(
-        f"Blue is rewarded, orange punished; full color is {scale:.2f} and more. Point at a piece"
-        " for its reward. Wrong steps are underlined. auc: how often a right step has a higher r"
-        " than a wrong one (0.5 is chance, 1 is perfect); outcome auc: the same for the answers,"
-        " by the sum of r, which orders responses. p is the PRM's probability that an answer is"
-        " right, where prime_ext_prm.json gives what it takes."
-    )
-    names = list(next(iter(statistics.values()), {}))
-    rows = [
-        [policy, *(write_number(row[name]) for name in names)] for policy, row in statistics.items()
-    ]
-    page.table(["", *(name.replace("_", " ") for name in names)], rows)
-    for name, section in sections.items():
-        page.heading(name.capitalize())
-        page.text(
-            f"One response at temperature 1 to each of the first {len(section)} held-out problems."
-        )
-        for response in section:
-            right = [piece.right for piece in response.pieces if piece.right is not None]
-            p = compute_right_probability(description, response.reward_sum)
-            page.text(
-                f"{response.problem.prompt}  answer {'right' if response.right else 'wrong'} (right"
-                f" answer {response.problem.ground_truth}), {right.count(False)} of {len(right)}"
-                f" steps wrong, sum of r {response.reward_sum:+.2f}, p {write_number(p, '.2f')}"
-            )
-            spans = []
-            for piece in response.pieces:
-                paid = piece.reward is not None
-                note = f"r = {piece.reward:+.4f}" if paid else ""
-                spans.append(
-                    Span(piece.text, piece.reward / scale if paid else None, note, piece.wrong)
-                )
-            page.transcript(spans)
-    return page.html()

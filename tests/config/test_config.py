@@ -30,7 +30,13 @@ from prime_ext.verl_adapter import trainers  # noqa: F401 (verl's table of train
 FOLDER = Path(prime_ext.config.__file__).parent
 MODEL = "actor_rollout_ref.model.path=/models/policy"
 # Keys that verl reads or passes on but does not list in its own configuration, and our own.
-ADDED = {"modules", "critic.ppo_infer_max_token_len_per_gpu"}
+ADDED = {
+    "modules",
+    "transcripts",
+    "transcripts.every",
+    "transcripts.prompts",
+    "critic.ppo_infer_max_token_len_per_gpu",
+}
 ADDED_FOR_CPU = {
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision",

@@ -8,9 +8,11 @@ import e2e_harness as harness
 import pytest
 from forked_workers import python, with_forks
 from logged_runs import run_logged
+from page_reader import read_responses
 
 from prime_ext.generate import export
 from prime_ext.run.metrics_file import read_metrics
+from prime_ext.transcripts import __main__ as transcripts
 from prime_ext.utils.files import write_json
 from recipes.agent.agent_data import write_data
 from recipes.agent.agent_report import report, text
@@ -62,6 +64,17 @@ def train(run):
     run_logged(run / "log.txt", command, environment, cwd=ROOT)
 
 
+def assert_turns_are_shown(run_dir):
+    """Check that the page of the last step has the turns' rewards, and marks the tool's words."""
+    assert transcripts.main([str(run_dir)]) == 0
+    page = (run_dir / "transcripts.html").read_text()
+    shown = read_responses(page)
+    assert "Step <b>2</b>" in page and len(shown) >= 16
+    paid = [one for one in shown if any(one.numbers("reward of the turn"))]
+    assert paid and any("other" in one.classes for one in paid)
+    assert all(one.notes_with("turn 1 of ") for one in paid)
+
+
 def test_the_agent_learns_in_several_turns_and_is_reported(tmp_path):
     train(run_dir := tmp_path)
     metrics = read_metrics(run_dir / "metrics.jsonl")
@@ -89,6 +102,5 @@ def test_the_agent_learns_in_several_turns_and_is_reported(tmp_path):
     assert summary["steps"] == 2 and summary["calls"]["after"]["calls_per_episode"] > 0.5
     assert summary["process_rewards"]["trained policy"]["responses"] == 24
     assert f"Everything is in {run_dir}" in text(run_dir, summary)
-    page = (run_dir / "transcripts.html").read_text()
-    assert page.count('class="transcript"') == 24 + 12 and "calculator" in page
+    assert_turns_are_shown(run_dir)
     assert (run_dir / "learning_curve.png").stat().st_size > 10_000

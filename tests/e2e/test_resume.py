@@ -12,9 +12,12 @@ import pytest
 import torch
 from e2e_harness import weights
 from forked_workers import python
+from page_reader import read_responses
 from transformers import AutoModelForCausalLM
 
 from prime_ext.generate.prm_description import read_description
+from prime_ext.transcripts.__main__ import main
+from prime_ext.transcripts.files import find_folder, find_steps, read_step
 from prime_ext.utils.files import read_json
 
 pytestmark = pytest.mark.slow
@@ -58,6 +61,29 @@ def test_a_resumed_run_ends_as_the_one_left_alone(runs):
         for folder in runs
     ]
     assert biases[0] == biases[1] and biases[0]["bias"] != 0
+
+
+def test_transcripts_go_on_and_their_page_shows_both_pulls(runs):
+    # The dropped prompts that are recorded are the first that finished.
+    for step in (1, STEPS):
+        alone, other = (
+            [row for row in read_step(find_folder(folder), step) if "advantage" in row]
+            for folder in runs
+        )
+        assert len(alone) == len(other) > 8
+        for one, two in zip(alone, other, strict=True):
+            assert (one["key"], one["tokens"]) == (two["key"], two["tokens"])
+            for name in ("process", "advantage", "return"):
+                assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-5)
+    assert [find_steps(find_folder(folder)) for folder in runs] == [[1, STEPS]] * 2
+    assert main([str(runs[1])]) == 0
+    page = (runs[1] / "transcripts.html").read_text()
+    gate = harness.metrics(runs[1])[STEPS]["prime/gate/value"]
+    assert f"<dt>gate</dt><dd>{gate:.4g}</dd>" in page and "variant distilled" in page
+    shown = [one for one in read_responses(page) if any(one.numbers("advantage"))]
+    for row, response in zip(other, shown, strict=True):
+        numbers = [float(one) for one in response.numbers("process reward") if one]
+        assert numbers == pytest.approx(row["process"], rel=1e-3)
 
 
 def test_both_pulls_are_in_the_loss(runs):

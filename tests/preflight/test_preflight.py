@@ -279,6 +279,12 @@ REFUSED = [
     ("cpu", {"prm.optim.lr": math.nan}, None),
     ("cpu", {f"{ROLLOUT}.max_model_len": 10}, "max_model_len=10 leaves no room for a response"),
     ("pspo", {"reward.reward_manager.name": "naive"}, None),
+    *(
+        (kind, {f"{ROLLOUT}.trace.backend": "mlflow"}, "trace.backend=mlflow has no effect")
+        for kind in ("cpu", "pspo")
+    ),
+    ("cpu", {"transcripts.every": -1}, "transcripts.every must be greater than or equal to 0"),
+    ("pspo", {"transcripts.prompts": 0}, "transcripts.prompts must be greater than or equal to 1"),
     # rewards
     ("cpu", {"prime.outcome.estimator": "opoo"}, "turn_rloo; did you mean opo?"),
     ("cpu", {"prime.process": None, "prime.outcome.coefficient": 0.0}, "nothing to learn from"),

@@ -5,7 +5,6 @@ import json
 import math
 import random
 import re
-from html import escape
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -34,9 +33,7 @@ from recipes.quickstart.evaluate import (
 from recipes.quickstart.quickstart_data import write_data
 from recipes.quickstart.quickstart_report import LABELS, report, text
 from recipes.quickstart.quickstart_sft import IGNORED_LABEL, draw_batches, examples, train
-from recipes.quickstart.run_report import render_transcripts
 from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
-from recipes.quickstart.transcript_page import color
 
 ROOT = Path(__file__).parents[2]
 QUESTION = "3*9+6?"
@@ -208,14 +205,12 @@ def test_rewards_are_beta_times_log_ratios_and_steps_are_judged(model, tokenizer
         4: True,
         10: False,
     }
-    assert "".join(piece.text for piece in scored.pieces if piece.wrong) == "7+6=4;"
 
 
 def scored_response(*rewards, text="x"):
     """Return a wrong response whose first step is right and the second wrong."""
     pieces = [
-        Piece(text, reward, right, not right)
-        for reward, right in zip(rewards, (True, False), strict=True)
+        Piece(text, reward, right) for reward, right in zip(rewards, (True, False), strict=True)
     ]
     return ScoredResponse(HeldOutProblem(text, text), text, False, pieces)
 
@@ -225,41 +220,6 @@ def test_step_statistics_tell_a_good_prm_from_a_blind_one(rewards, auc):
     statistics = step_statistics([scored_response(*rewards)])
     assert (statistics["right_steps"], statistics["wrong_steps"], statistics["auc"]) == (1, 1, auc)
     assert statistics["mean_reward_right_step"] == rewards[0] and statistics["outcome_auc"] is None
-
-
-def test_hostile_text_is_shown_and_not_interpreted():
-    hostile = (
-        "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7"
-        " }}</span></div></main>"
-    )
-    response = scored_response(0.1, -0.1, text=hostile)
-    page = render_transcripts(
-        [hostile], {hostile: step_statistics([response])}, {hostile: [response]}, {}
-    )
-    assert (
-        "<script" not in page
-        and "<img" not in page
-        and page.count("</main>") == 1
-        and escape(hostile) in page
-    )
-    assert page.count('<span class="wrong"') == 1 and "1 of 2 steps wrong" in page
-    assert (
-        color(0.0) == "#ffffff"
-        and color(1.0) == color(7.0) == "#2166ac"
-        and color(-1.0) == "#d66014"
-    )
-
-
-def test_transcripts_and_eval_print_the_probability_of_the_prms_description():
-    response = scored_response(0.1, -0.5)
-    sigmoid = 1 / (1 + math.exp(-(response.reward_sum + 1)))
-    for description, p in (
-        ({"loss": "ce", "reference_moves": False, "bias": 1.0}, f"{sigmoid:.2f}"),
-        ({"loss": "ce", "reference_moves": True, "bias": None}, "–"),
-        ({"loss": "dpo"}, "–"),
-    ):
-        page = render_transcripts([], {}, {"policy": [response]}, description)
-        assert f"sum of r {response.reward_sum:+.2f}, p {p}" in page
 
 
 def test_the_report_writes_the_promised_files_and_keys(run_dir):
@@ -282,7 +242,6 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert (summary["n_problems"], summary["steps"], summary["seed"]) == (40, 3, 7)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
-    assert (run_dir / "transcripts.html").read_text().count('<div class="transcript') == 40 + 12
     said = text(run_dir, summary)
     assert "gain" in said and all(f"  {label}" in said for label in LABELS.values())
     assert (

@@ -12,12 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from forked_workers import python, with_forks
 from logged_runs import run_logged
+from page_reader import read_responses
 
 from prime_ext.run.checkpoint import TRACKER
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.scorers.protocol import StepScores
 from prime_ext.tasks.last_digit_chain import get_split, outcome_reward, parse_prompt
+from prime_ext.transcripts.__main__ import main
+from prime_ext.transcripts.files import find_folder, find_steps, read_step
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.pspo_wrs import measure, pspo_report
 from recipes.pspo_wrs.pspo_data import (
@@ -43,6 +46,7 @@ PROMPT = "8+2-1+2?"
 U = USEFUL
 S = SUPERFLUOUS
 W = WRONG
+CLOCKS = dict.fromkeys(("verifier_seconds", "scorer_seconds"))
 
 
 # ---- the task ----
@@ -197,6 +201,13 @@ def test_the_reward_model_starts_from_the_policy_with_its_tokens(tmp_path):
     assert tokenizer.decode(second.ids) == "<bos>3*9+6?\n3*9=7;;7+6=3;\\boxed{3}"
 
 
+def read_recorded(run):
+    """Return the transcripts of the last of two steps, without what clocks say."""
+    folder = find_folder(run)
+    assert find_steps(folder) == [1, 2]
+    return [{**row, "info": {**row["info"], **CLOCKS}} for row in read_step(folder)]
+
+
 @pytest.mark.slow
 def test_runs_are_bit_identical_on_any_cores_and_when_resumed(tmp_path):
     knobs = {"PYTHON": python(), "STEPS": "2", "SAVE_FREQ": "1", "PROMPTS": "8", "ROLLOUTS": "4"}
@@ -245,6 +256,19 @@ def test_runs_are_bit_identical_on_any_cores_and_when_resumed(tmp_path):
     lines = [json.loads(line) for line in ends[0][-1].splitlines()]
     assert len(lines) == 32 and max(line["score"] for line in lines) > 0
     assert ends[0] == ends[1]
+    recorded = [read_recorded(tmp_path / name) for name in ("alone", "crowded")]
+    assert recorded[0] == recorded[1] and len(recorded[0]) == 4 * 4
+    outcomes = {line["output"]: line["score"] for line in lines}
+    for row in recorded[0]:
+        assert len(row["step_scores"]) == len(row["step_ends"]) or row["step_scores"] is None
+        text = "".join(row["tokens"]).replace("<eos>", "")
+        assert row["outcome"] == pytest.approx(outcomes[text], rel=1e-5)
+    assert main([str(alone)]) == 0
+    shown = read_responses((alone / "transcripts.html").read_text())
+    for row, response in zip(recorded[0], shown, strict=True):
+        scores = row["step_scores"] or ()
+        steps = [f"step {at} of {len(scores)}, score {one:.4g}" for at, one in enumerate(scores, 1)]
+        assert list(dict.fromkeys(response.notes_with("step "))) == steps
 
 
 # ---- measurement and report ----

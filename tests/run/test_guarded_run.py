@@ -15,7 +15,8 @@ from torchdata.stateful_dataloader.sampler import RandomSampler
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run.checkpoint import find_complete_steps
-from prime_ext.utils.files import write_json
+from prime_ext.transcripts.files import step_file
+from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import RunError
 from prime_ext.verl_adapter import guarded_run
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, WorkerDied, find_workers
@@ -93,6 +94,7 @@ def make(tmp_path, monkeypatch):
         )
         parts = {"model": {"path": path}, "rollout": {}}
         config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
+        config["transcripts"] = {"every": 10, "prompts": 4}
         trainer = Trainer(
             OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, **data}})
         )
@@ -124,6 +126,16 @@ def test_end_tokens_are_those_of_folders_and_hub_ids(make, tmp_path, monkeypatch
     trainer = make(path=str(folder) if place == "folder" else "org/chat")
     trainer.tokenizer = SimpleNamespace(eos_token_id=7)
     assert trainer._end_tokens() == {5, 6, 7}
+
+
+def test_validation_leaves_the_transcripts_of_the_run_alone(make, tmp_path):
+    file = step_file(tmp_path / "transcripts", 10)
+    write_json_lines(file, [])
+    for changes, stays in (({"val_only": True}, True), ({}, False)):
+        trainer = make(**changes)
+        trainer.global_steps = 0
+        trainer.fit(SimpleNamespace())
+        assert file.exists() is stays
 
 
 def test_a_run_locks_its_folder_once_ray_can_place_it(make, monkeypatch):

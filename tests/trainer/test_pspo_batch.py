@@ -3,6 +3,7 @@
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.transcripts.record import TranscriptRecorder
 from prime_ext.verl_adapter import pspo_trainer
 from prime_ext.verl_adapter.pspo_trainer import ScoringFailed, find_scored_rows, token_rewards
 
@@ -148,6 +150,7 @@ def balanced(monkeypatch):
         trainer = object.__new__(get_trainer_cls("pspo_sync"))
         trainer.pspo = settings
         trainer._without_steps = None
+        trainer._transcripts = TranscriptRecorder(Path(), 0, 0, "PSPO-WRS", lambda: None)
         trainer.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
         tags = [queue.tags["train"][key] for key in arrived]
         metrics = {}
