@@ -21,11 +21,9 @@ from prime_ext.config.modules import import_for_verl
 from prime_ext.config.variant import variant_line
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
-from prime_ext.run.ray_cluster import check_ray, environment_words
+from prime_ext.run.ray_cluster import check_ray, environment_words, summarize_error
 from prime_ext.run.resume import read_identity, refusal
 from prime_ext.utils.run_store import RunError, RunLock
-
-_LONGEST = 300
 
 
 def main() -> None:
@@ -164,24 +162,6 @@ def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     else:
         parts.append(f"nothing was saved in {checkpoints}")
     return "; ".join(parts)
-
-
-def summarize_error(error: BaseException) -> str:
-    """Return class and message of the error that began a chain of Ray's task errors."""
-    root = error
-    while isinstance(cause := getattr(root, "cause", None), BaseException):
-        root = cause
-    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
-    name = type(root).__name__
-    # A class that Ray made up for the error of a task is called RayTaskError(Name).
-    if name.startswith("RayTaskError(") and lines:
-        return lines[-1][:_LONGEST]
-    # A first line that ends with a colon only announces the error, as Hydra's does.
-    head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    # The later lines in which Ray names a dead process, and Hydra a section, help a user.
-    where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
-    said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
-    return said[:_LONGEST].rstrip(": ")
 
 
 if __name__ == "__main__":

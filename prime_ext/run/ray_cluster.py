@@ -29,6 +29,8 @@ _NAMES = re.compile(
 CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+# Characters of an error.
+_LONGEST = 300
 
 
 def find_address(config: DictConfig) -> str | None:
@@ -154,3 +156,21 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
             f" trainer.n_gpus_per_node={ranks}; lower one of the two, or set"
             " step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
         )
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return class and message of the error that began a chain of Ray's task errors."""
+    root = error
+    while isinstance(cause := getattr(root, "cause", None), BaseException):
+        root = cause
+    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
+    name = type(root).__name__
+    # A class that Ray made up for the error of a task is called RayTaskError(Name).
+    if name.startswith("RayTaskError(") and lines:
+        return lines[-1][:_LONGEST]
+    # A first line that ends with a colon only announces the error, as Hydra's does.
+    head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    # The later lines in which Ray names a dead process, and Hydra a section, help a user.
+    where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
+    said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
+    return said[:_LONGEST].rstrip(": ")

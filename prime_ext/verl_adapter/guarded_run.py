@@ -23,6 +23,7 @@ from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
+from prime_ext.trainer.rollout_losses import RolloutLosses
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.run_store import RunError, RunLock
 from prime_ext.verl_adapter.patches import replay_buffer, trainer_base
@@ -65,10 +66,19 @@ class GuardedRunMixin(_Trainer):
         return resume.read_identity(self.config)
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
+        """Train as verl does.
+
+        Raises ``WorkerDied`` when one of those that make rollouts dies, and ``RolloutsLost`` when
+        too many rollouts end with an error.
+        """
         self._watched = find_workers(self, agent_loop_manager)
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        replay_buffer.apply(self.replay_buffer, self._check_workers)
+        rollout = self.config.actor_rollout_ref.rollout
+        self._losses = RolloutLosses(
+            {"train": rollout.n, "val": rollout.val_kwargs.n},
+            rollout.n * self.config.data.train_batch_size,
+        )
+        replay_buffer.apply(self.replay_buffer, self._check_workers, self._losses)
         loggers: dict[str, Any] = {}
         if logs_to_console(self.config):
             loggers["console"] = ConsoleLines(self.total_training_steps)
@@ -88,6 +98,14 @@ class GuardedRunMixin(_Trainer):
             if death:
                 raise WorkerDied(death) from error
             raise
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Run verl's step, and record the rollouts that it lost."""
+        batch = super().step(metrics, timing_raw)
+        # Prompts that a buffer gave back end a second time.
+        self.replay_buffer._sync_metadata_from_transfer_queue()
+        metrics["prime/rollouts_lost"] = self._losses.end_step()
+        return batch
 
     def _end_tokens(self) -> set[int]:
         """Return a response's end tokens, of the tokenizer and the model's generation settings."""

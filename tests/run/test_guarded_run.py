@@ -3,6 +3,7 @@
 
 import errno
 import json
+from collections import defaultdict
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -20,6 +21,9 @@ from prime_ext.verl_adapter import guarded_run
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, WorkerDied, find_workers
 
 
+KEYS = ("pending_keys", "running_keys", "finished_keys", "failure_keys")
+
+
 class Verl:
     """The parts of verl's trainer that are called."""
 
@@ -29,7 +33,12 @@ class Verl:
     def __init__(self, config):
         self.config = config
         self.kept_while_saving = []
-        self.replay_buffer = SimpleNamespace(_wait_for_next_poll=lambda partition, last: last + 1)
+        self.replay_buffer = SimpleNamespace(
+            _wait_for_next_poll=lambda partition, last: last + 1,
+            _sync_metadata_from_transfer_queue=lambda: None,
+            **{name: defaultdict(set) for name in KEYS},
+            partitions=defaultdict(dict),
+        )
         self.llm_server_manager = SimpleNamespace(get_replicas=list)
 
     def init(self):
@@ -90,10 +99,10 @@ def make(tmp_path, monkeypatch):
         keep = dict.fromkeys(
             ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name")
         )
-        parts = {"model": {"path": path}, "rollout": {}}
+        parts = {"model": {"path": path}, "rollout": {"n": 4, "val_kwargs": {"n": 1}}}
         config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
         trainer = Trainer(
-            OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, **data}})
+            OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, "train_batch_size": 2, **data}})
         )
         trainer.init()
         made.append(trainer)

@@ -41,6 +41,7 @@ MEMBERS = {
     f"{_WORKERS}.TrainingWorker": "infer_batch set_loss_fn reset",
     f"{_FSDP}.FSDPEngine": "get_per_tensor_param _build_fsdp_module _build_module",
     f"{_LOOP}.tool_parser.ToolParser": "_registry",
+    f"{_LOOP}.agent_loop.AgentLoopWorker": "_run_agent_loop",
     f"{_LOOP}.agent_loop": "_agent_loop_registry create_continuous_token_builder",
     "verl.workers.rollout.replica.RolloutReplicaRegistry": "_registry",
     "verl.trainer.ppo.core_algos": "POLICY_LOSS_REGISTRY",
@@ -52,7 +53,7 @@ MEMBERS = {
     "verl.utils.distributed": "initialize_global_process_group initialize_global_process_group_ray",
     "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
     "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
-    "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear",
+    "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear async_kv_put",
 }
 # Texts that the source of an object must contain, because prime_ext counts on what they do.
 TEXTS = {
