@@ -39,7 +39,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
-            groups = tuple(word for word in overrides if _chooses_group(name, word))
+            groups = tuple(
+                word
+                for word in overrides
+                if not word.startswith("~") and _chooses_group(name, word)
+            )
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
@@ -83,7 +87,7 @@ def _chooses_group(name: str, word: str) -> bool:
     """Return whether a word of the command line chooses among files, and does not set a value."""
     from hydra.core.global_hydra import GlobalHydra
 
-    group = word.lstrip("+~").partition("=")[0].partition("@")[0]
+    group = word.lstrip("+").partition("=")[0].partition("@")[0]
     loader = GlobalHydra.instance().config_loader()
     return "." not in group and bool(loader.get_group_options(group, config_name=name))
 

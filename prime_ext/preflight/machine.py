@@ -11,15 +11,13 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
 from prime_ext.config.checks import guess
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
+from prime_ext.preflight.learning_checks import ACTOR, CRITIC, PRM
 from prime_ext.preflight.prm_checks import has_adapter
 
 MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
 MEGATRON_PARALLEL = ("tensor_model", "pipeline_model", "context")
-# Sections of models that are trained, and where verl's keys say which engine each has.
-ACTOR = "actor_rollout_ref.actor"
-CRITIC = "critic"
-PRM = "prm"
+# Where verl's keys say which engine each model has.
 STRATEGIES = {
     ACTOR: ("actor_rollout_ref.actor.strategy", "actor_rollout_ref.ref.strategy"),
     CRITIC: ("critic.strategy",),
@@ -71,6 +69,7 @@ def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
     batch = config.data.train_batch_size
     epochs = config.trainer.total_epochs
     steps = config.trainer.total_training_steps
+    warmup = config.trainer.critic_warmup
     if config.trainer.val_only:
         return
     if prompts < batch:
@@ -84,6 +83,11 @@ def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
         yield (
             f"trainer.total_training_steps={steps}: {end}; set"
             f" trainer.total_epochs={-(-steps // (prompts // batch))}"
+        )
+    elif warmup > (last := steps or prompts // batch * epochs):
+        yield (
+            f"trainer.critic_warmup={warmup} holds the policy for all {last} steps of the run;"
+            " lower it"
         )
 
 

@@ -20,7 +20,6 @@ from prime_ext.utils.run_store import RunError
 from prime_ext.verl_adapter import guarded_run
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, WorkerDied, find_workers
 
-
 KEYS = ("pending_keys", "running_keys", "finished_keys", "failure_keys")
 
 
@@ -102,7 +101,12 @@ def make(tmp_path, monkeypatch):
         parts = {"model": {"path": path}, "rollout": {"n": 4, "val_kwargs": {"n": 1}}}
         config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
         trainer = Trainer(
-            OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, "train_batch_size": 2, **data}})
+            OmegaConf.create(
+                {
+                    **config,
+                    "data": {"train_files": "a.parquet", "seed": 1, "train_batch_size": 2, **data},
+                }
+            )
         )
         trainer.init()
         made.append(trainer)

@@ -106,7 +106,10 @@ def expected_step(outcomes, batch_size, position):
     while len(kept) < batch_size:
         accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
         # A prompt that lost a rollout leaves.
-        if None not in outcomes[position] and BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
+        if (
+            None not in outcomes[position]
+            and BAND.classify(accuracies, [False] * len(accuracies)) == KEPT
+        ):
             kept.append(position)
         position += 1
     return kept, position
