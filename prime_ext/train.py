@@ -22,7 +22,7 @@ from prime_ext.config.variant import variant_line
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words, summarize_error
-from prime_ext.run.resume import read_identity, refusal
+from prime_ext.run.resume import find_checkpoint, read_identity, refusal
 from prime_ext.utils.run_store import RunError, RunLock
 
 
@@ -97,11 +97,12 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
         refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
         if problem := check_run_folder(config, only_check) or refusal(
-            config, read_identity(config)
+            config, read_identity(config), find_checkpoint(config)
         ):
-            raise SettingsError(problem)
-    except SettingsError as error:
-        print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+            raise RunError(problem)
+    except (SettingsError, RunError) as error:
+        lines = error.problems if isinstance(error, SettingsError) else [str(error)]
+        print(*(f"prime_ext: {line}" for line in lines), sep="\n", file=sys.stderr)
         raise SystemExit(2) from None
     if "prime" in config:
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)

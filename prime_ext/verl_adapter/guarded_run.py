@@ -138,10 +138,10 @@ class GuardedRunMixin(_Trainer):
 
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
+        folder = resume.find_checkpoint(self.config)
+        if refusal := resume.refusal(self.config, self._identity, folder):
+            raise RunError(refusal)
         if trainer.resume_mode == "auto":
-            folder = checkpoint.find_latest(Path(trainer.default_local_dir))
-            if refusal := resume.refusal(self.config, self._identity):
-                raise RunError(refusal)
             # verl would look into its tracker, which may be half-written.
             trainer.resume_mode = "resume_path" if folder else "disable"
             trainer.resume_from_path = folder and str(folder)
@@ -193,9 +193,7 @@ class GuardedRunMixin(_Trainer):
             super()._save_checkpoint()
         finally:
             trainer.update(retention)
-        checkpoint.mark_complete(
-            folder, {"global_step": self.global_steps, "identity": self._identity}
-        )
+        checkpoint.mark_complete(folder, {"global_step": self.global_steps, **self._identity})
         self._say(
             f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s:"
             f" {folder}"

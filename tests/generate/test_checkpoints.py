@@ -176,3 +176,16 @@ def test_an_export_that_fails_leaves_nothing_behind(run):
     with pytest.raises(BackendError, match="model_world_size_2_rank_0.pt cannot be read: "):
         find_model(str(run))
     assert not any(name.startswith((EXPORTED, f".{EXPORTED}")) for name in os.listdir(actor))
+
+
+@pytest.mark.slow
+def test_flipped_bytes_of_a_shard_are_not_exported(run, tmp_path, capsys):
+    path = run / ACTOR / "model_world_size_2_rank_1.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert main([str(run), str(tmp_path / "out")]) == 2 and not (tmp_path / "out").exists()
+    assert (
+        "model_world_size_2_rank_1.pt cannot be read: its bytes have changed"
+        in capsys.readouterr().err
+    )
