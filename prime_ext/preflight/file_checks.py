@@ -20,6 +20,7 @@ from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
+from prime_ext.preflight.adapter_checks import check_adapter
 from prime_ext.preflight.data_checks import check_data, has_tokenizer
 from prime_ext.preflight.machine import get_attention
 from prime_ext.preflight.prm_checks import check_output_layer
@@ -45,6 +46,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
+    yield from check_adapter("actor_rollout_ref.model", policy.model)
     if prm_section(config) is not None:
         models["prm.model.path"] = config.prm.model.path
         if config.prm.reference == "frozen":
@@ -53,6 +55,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
         yield from check_output_layer(
             "prm.model", config.prm.model, config.prm.engine.get("strategy")
         )
+        yield from check_adapter("prm.model", config.prm.model)
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():

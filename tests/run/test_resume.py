@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a resumed run would ignore, cannot restore or would silently change is named before it."""
+"""A resume names what it would ignore, cannot restore or would silently change."""
 
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def test_checkpoints_without_weights_are_refused(start, words, names, said):
 
 
 def test_shards_of_other_ranks_are_refused_without_recorded_settings(start):
-    """As in checkpoints of version 0.2."""
+    """Checkpoints of version 0.2 have none."""
     config = start()
     folder = save(config, ranks=2)
     mark_complete(folder, {"global_step": 3})
