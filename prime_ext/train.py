@@ -46,9 +46,14 @@ def main() -> None:
         raise SystemExit(
             f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value"
         )
+    if args.multirun:
+        raise SystemExit(
+            "prime_ext.train: --multirun is not for training, whose runs need a folder and a start"
+            " each; start them one by one, as in `for lr in 1e-6 2e-6; do ...; done`"
+        )
     name = args.config_name or "prime_trainer"
     config = None
-    if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
+    if not (args.cfg or args.config_path or args.hydra_help or args.info):
         config = prepare_start(name, args.overrides, only_check)
     if only_check:
         print(
@@ -86,12 +91,18 @@ def main() -> None:
 def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> DictConfig:
     """Return the configuration of a run that may start; end the process if it may not."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
+    from prime_ext.preflight.logger_checks import check_loggers
 
     try:
         config = compose_for_verl(name, overrides)
         path = metrics_path(config.trainer)
         # A plan makes the first and the last of these checks too, on any machine.
-        problems = [*check_config(config), *check_ray(config), *check_files(config)]
+        problems = [
+            *check_config(config),
+            *check_ray(config),
+            *check_loggers(config),
+            *check_files(config),
+        ]
         if path is not None and (foreign := check_metrics_file(config, path)):
             problems.append(foreign)
         refuse(dict.fromkeys(problems))

@@ -78,6 +78,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
 def _guess_choice(key: str) -> str:
     """Return which choices of a group have a key that the run's section lacks, or nothing."""
     section, _, name = key.rpartition(".")
+    for chained in ("prime.process", "pspo"):
+        part = key.removeprefix(f"{chained}.").partition(".")[0]
+        if key.startswith(f"{chained}.") and part in ("accumulation", "shaping"):
+            steps = "prime/process=steps or step_scorer, and " if chained != "pspo" else ""
+            return f"; a chain has these keys: choose {steps}chain@{chained}=pspo_wrs or cn_ppo"
     files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))
     having = [file.stem for file in files if section and name in OmegaConf.load(file)]
     return f"; it is a key of {section.replace('.', '/')}={' or '.join(having)}" if having else ""

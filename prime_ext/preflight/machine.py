@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
 from prime_ext.config.checks import guess
@@ -45,15 +47,51 @@ REGISTRIES = {
 
 
 def check_names(config: DictConfig) -> Iterable[str]:
-    """Check that verl has the named entries, except those that a user's file defines."""
-    files = {
-        _AGENT_LOOP: config.actor_rollout_ref.rollout.agent.agent_loop_config_path,
-        "reward.reward_manager.name": config.reward.reward_manager.source != "register",
-    }
+    """Check that verl has the named entries, or a user's file those that it may define."""
+    agents: set[str] = set()
+    try:
+        agents = read_own_agents(config)
+    except ValueError as error:
+        yield str(error)
+        return
     for key, registry in REGISTRIES.items():
         name = OmegaConf.select(config, key)
-        if name is not None and not files.get(key):
-            yield from check_name(key, name, pkgutil.resolve_name(registry))
+        by_file = config.reward.reward_manager.source != "register"
+        if name is None or (key == "reward.reward_manager.name" and by_file):
+            continue
+        own = agents if key == _AGENT_LOOP else ()
+        yield from check_name(key, name, {*own, *pkgutil.resolve_name(registry)})
+
+
+def list_agents(config: DictConfig) -> set[str]:
+    """Return the agent loops that a run has. Raises ValueError, see :func:`read_own_agents`."""
+    return {*read_own_agents(config), *pkgutil.resolve_name(REGISTRIES[_AGENT_LOOP])}
+
+
+def read_own_agents(config: DictConfig) -> set[str]:
+    """Return the names in ``agent.agent_loop_config_path``.
+
+    Raises ValueError: it is not a list of agent loops that can be imported; the message is a line.
+    """
+    path = config.actor_rollout_ref.rollout.agent.agent_loop_config_path
+    if not path:
+        return set()
+    where = f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path}"
+    from verl.experimental.agent_loop.utils import resolve_config_path
+
+    names = set()
+    try:
+        entries: Any = OmegaConf.load(resolve_config_path(path))
+        for entry in entries:
+            pkgutil.resolve_name(entry["_target_"])
+            names.add(str(entry["name"]))
+    except (YAMLError, KeyError, TypeError, IndexError, OmegaConfBaseException) as error:
+        raise ValueError(f"{where} is not a list of entries with name and _target_") from error
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{where}: a _target_ cannot be imported: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{where} cannot be read: {error}") from error
+    return names
 
 
 def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:

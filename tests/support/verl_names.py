@@ -52,6 +52,7 @@ MEMBERS = {
     "verl.utils.tokenizer.continuous_token_wiring": "logger",
     "verl.utils.distributed": "initialize_global_process_group initialize_global_process_group_ray",
     "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
+    "verl.utils.import_utils": "load_module load_extern_object",
     "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
     "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear async_kv_put",
 }
