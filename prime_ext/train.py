@@ -21,7 +21,7 @@ from prime_ext.config.modules import import_for_verl
 from prime_ext.config.variant import variant_line
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
-from prime_ext.run.ray_cluster import check_ray, environment_words, summarize_error
+from prime_ext.run.ray_cluster import check_cluster, check_ray, environment_words, summarize_error
 from prime_ext.run.resume import find_checkpoint, read_identity, refusal
 from prime_ext.utils.run_store import RunError, RunLock
 
@@ -100,6 +100,7 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
         problems = [
             *check_config(config),
             *check_ray(config),
+            *check_cluster(config),
             *check_loggers(config),
             *check_files(config),
         ]

@@ -295,7 +295,7 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
             key = f"{path}{name}"
             default = usual.get(name)
             # 4.0 equals 4, and is not the number of anything.
-            same = given == default and type(given) is type(default)
+            same = given == default and type(given) is type(default) and not _is_filled(given)
             if key.startswith(FREE) or key in OWN or (name in usual and same):
                 continue
             if key in UNREAD:
@@ -395,6 +395,10 @@ def _read_stock() -> Any:
     return OmegaConf.to_container(
         OmegaConf.load(Path(config.__file__).parent / "_generated_ppo_trainer.yaml")
     )
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value)
 
 
 _NOTHING: Any = object()

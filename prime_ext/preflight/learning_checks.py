@@ -71,9 +71,17 @@ def _check_contents(config: DictConfig, section: str) -> Iterable[str]:
     loaded = [*checkpoint.load_contents]
     if trainer.resume_mode == "disable":
         return
-    needed = {
-        "load_contents": CONTENTS if trainer.resume_mode == "auto" else CONTENTS[:1],
-        "save_contents": CONTENTS if trainer.save_freq > 0 else (),
+    saves = trainer.save_freq > 0
+    needed: dict[str, tuple[str, ...]] = {
+        # Where nothing is saved, load_contents follows save_contents.
+        "load_contents": (
+            CONTENTS[:1]
+            if trainer.resume_mode != "auto"
+            else CONTENTS
+            if saves or loaded != saved
+            else ()
+        ),
+        "save_contents": CONTENTS if saves else (),
     }
     for name, contents in (("save_contents", saved), ("load_contents", loaded)):
         missing = [one for one in needed[name] if one not in contents]

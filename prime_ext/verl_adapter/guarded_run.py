@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fault handling of trainers: one run per folder, whole checkpoints, no wait for dead workers."""
 
+import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray._private.state import actors
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
+from transfer_queue import KVBatchMeta, interface
 from transformers import GenerationConfig
 
 from prime_ext.config.engines import find_longest_sequence
@@ -35,6 +38,7 @@ else:
 
 SECONDS_UNTIL_KNOWN = 2.0
 SECONDS_BETWEEN_LOOKS = 5.0
+SECONDS_TO_END = 60.0
 
 
 class GuardedRunMixin(_Trainer):
@@ -71,21 +75,20 @@ class GuardedRunMixin(_Trainer):
         Raises ``WorkerDied`` when one of those that make rollouts dies, and ``RolloutsLost`` when
         too many rollouts end with an error.
         """
-        self._watched = find_workers(self, agent_loop_manager)
-        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         rollout = self.config.actor_rollout_ref.rollout
         self._losses = RolloutLosses(
             {"train": rollout.n, "val": rollout.val_kwargs.n},
             rollout.n * self.config.data.train_batch_size,
         )
-        replay_buffer.apply(self.replay_buffer, self._check_workers, self._losses)
+        replay_buffer.apply(self.replay_buffer, self._losses)
         loggers: dict[str, Any] = {}
         if logs_to_console(self.config):
             loggers["console"] = ConsoleLines(self.total_training_steps)
         if path := metrics_path(self.config.trainer):
             loggers["file"] = MetricsFile(path, self.global_steps)
+        workers = find_workers(self, agent_loop_manager)
         try:
-            with trainer_base.replace_loggers(loggers):
+            with DeathWatch(workers), trainer_base.replace_loggers(loggers):
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
@@ -94,7 +97,7 @@ class GuardedRunMixin(_Trainer):
             time.sleep(SECONDS_UNTIL_KNOWN)
             death = ""
             with suppress(Exception):  # Ray itself may be gone.
-                death = find_death(self._watched)
+                death = find_death(workers)
             if death:
                 raise WorkerDied(death) from error
             raise
@@ -128,13 +131,6 @@ class GuardedRunMixin(_Trainer):
         )
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
-
-    def _check_workers(self) -> None:
-        """Look every few seconds; raise ``WorkerDied`` if a worker died."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-            if death := find_death(self._watched):
-                raise WorkerDied(death)
 
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
@@ -205,6 +201,47 @@ class WorkerDied(RuntimeError):
     """A process that the run needs has died; the message is one line."""
 
 
+class DeathWatch:
+    """A context whose block ends with ``WorkerDied`` when a worker dies, whatever it waits for.
+
+    A thread looks every few seconds, and a signal interrupts the wait. A process that goes on
+    waiting is ended after a while.
+    """
+
+    def __init__(self, workers: Mapping[str, Any]):
+        self._workers = workers
+        self._over = threading.Event()
+        self._death = ""
+
+    def __enter__(self) -> None:
+        # Python's handlers run in the main thread, where Ray runs a trainer.
+        self._in_main = threading.current_thread() is threading.main_thread()
+        if self._in_main:
+            self._handler = signal.signal(signal.SIGUSR1, self._raise)
+        threading.Thread(target=self._watch, name="death watch", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._in_main:
+            signal.signal(signal.SIGUSR1, self._handler)
+
+    def _raise(self, *_: object) -> None:
+        if not self._over.is_set():
+            raise WorkerDied(self._death)
+
+    def _watch(self) -> None:
+        while not self._death:
+            if self._over.wait(SECONDS_BETWEEN_LOOKS):
+                return
+            with suppress(Exception):  # Ray itself may be gone.
+                self._death = find_death(self._workers)
+        if self._in_main:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        if not self._over.wait(SECONDS_TO_END):
+            print(f"prime_ext: {self._death}; the run does not end by itself", flush=True)
+            os._exit(1)
+
+
 def find_death(workers: Mapping[str, Any]) -> str:
     """Return which named worker is dead, with Ray's message about its end; empty if none is."""
     for name, worker in workers.items():
@@ -218,10 +255,23 @@ def find_death(workers: Mapping[str, Any]) -> str:
     return ""
 
 
+def find_store() -> dict[str, Any]:
+    """Return the actors of the store by name, in the process that has started it."""
+    units = (interface._TQ_STORAGE or {}).get("SimpleStorage") or {}
+    parts = {f"storage unit {name} of TransferQueue": unit for name, unit in units.items()}
+    if interface._TQ_CONTROLLER is not None:
+        parts["controller of TransferQueue"] = interface._TQ_CONTROLLER
+    return parts
+
+
 def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
-    """Return by name all that fill the store: agent-loop and reward workers, rollout servers."""
+    """Return by name the store's parts, and all that fill it.
+
+    These are agent-loop and reward workers and rollout servers.
+    """
     loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
     workers = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}
+    workers |= find_store()
     workers |= {
         f"reward worker {number}": worker
         for number, worker in enumerate(trainer.get_reward_handles() or [])

@@ -54,6 +54,8 @@ MEMBERS = {
     "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
     "verl.utils.import_utils": "load_module load_extern_object",
     "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
+    "transfer_queue.interface": "_TQ_STORAGE _TQ_CONTROLLER",
+    "ray._private.utils": "read_ray_address",
     "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear async_kv_put",
 }
 # Texts that the source of an object must contain, because prime_ext counts on what they do.

@@ -48,7 +48,7 @@ def start(monkeypatch, kind, outcomes, batch_size, **changes):
     rollouts.buffer.on_submit = getattr(rollouts.buffer, "on_submit", lambda uids: None)
     monkeypatch.setattr(rollouts.buffer, "_wait_for_next_poll", rollouts.advance)
     losses = RolloutLosses({"train": 2, "val": 1}, 2 * batch_size)
-    replay_buffer.apply(rollouts.buffer, lambda: None, losses)
+    replay_buffer.apply(rollouts.buffer, losses)
     return rollouts, losses
 
 
@@ -98,7 +98,7 @@ def test_validation_has_the_same_limit(monkeypatch, caplog, lost):
     queue.tags["val"] = {}
     losses = RolloutLosses({"train": 2, "val": 1}, 4)
     buffer = ReplayBuffer(trainer_mode="sync", **OPTIONS)
-    replay_buffer.apply(buffer, lambda: None, losses)
+    replay_buffer.apply(buffer, losses)
     n = round(1 / MOST_LOST) + 1
     for number in range(n):
         failed = number < lost
@@ -123,7 +123,7 @@ def test_what_a_checkpoint_restored_is_not_counted(monkeypatch):
     }
     losses = RolloutLosses({"train": 2}, 2)
     buffer = ReplayBuffer(trainer_mode="sync", **OPTIONS)
-    replay_buffer.apply(buffer, lambda: None, losses)
+    replay_buffer.apply(buffer, losses)
     buffer._sync_metadata_from_transfer_queue()
     assert losses.end_step() == 0 and buffer.finished_keys["train"] == {"a"}
 

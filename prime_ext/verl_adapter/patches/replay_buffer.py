@@ -1,27 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.replay_buffer``: dead workers and lost rollouts (for_upstream.md).
+"""``verl.trainer.ppo.v1.replay_buffer``: verl counts no lost rollouts (for_upstream.md)."""
 
-verl 0.9.1 looks into a store: a dead agent-loop worker leaves it waiting forever, a dead reward
-worker or rollout server makes rollouts fail, and nothing counts those.
-"""
-
-from collections.abc import Callable
 from typing import Any
 
 from prime_ext.trainer.rollout_losses import RolloutLosses
 
 
-def apply(buffer: Any, check: Callable[[], None], losses: RolloutLosses) -> None:
-    """Have this replay buffer call ``check`` before it waits, and count lost rollouts.
+def apply(buffer: Any, losses: RolloutLosses) -> None:
+    """Have this replay buffer count lost rollouts whenever it looks into the store.
 
-    Both may raise.
+    That may raise RolloutsLost.
     """
-    wait = buffer._wait_for_next_poll
     sync = buffer._sync_metadata_from_transfer_queue
-
-    def check_and_wait(*arguments: Any) -> float:
-        check()
-        return wait(*arguments)
 
     def sync_and_count() -> None:
         sync()
@@ -31,5 +21,4 @@ def apply(buffer: Any, check: Callable[[], None], losses: RolloutLosses) -> None
     sync()
     losses.look(buffer)
     losses.forget()
-    buffer._wait_for_next_poll = check_and_wait
     buffer._sync_metadata_from_transfer_queue = sync_and_count
