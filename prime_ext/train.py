@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError
 
 from prime_ext.config.asynchronous import VERL_MODES
 from prime_ext.config.checks import SettingsError, refuse
@@ -97,13 +98,14 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
         config = compose_for_verl(name, overrides)
         path = metrics_path(config.trainer)
         # A plan makes the first and the last of these checks too, on any machine.
-        problems = [
-            *check_config(config),
-            *check_ray(config),
-            *check_cluster(config),
-            *check_loggers(config),
-            *check_files(config),
-        ]
+        problems = check_config(config)
+        try:
+            for check in (check_ray, check_cluster, check_loggers, check_files):
+                problems.extend(check(config))
+        except ConfigAttributeError:
+            # A key that check_config has missed already.
+            refuse(dict.fromkeys(problems))
+            raise
         if path is not None and (foreign := check_metrics_file(config, path)):
             problems.append(foreign)
         refuse(dict.fromkeys(problems))

@@ -31,6 +31,7 @@ Row = dict[str, Any]
 _SECONDS_TO_END = 30.0
 _SECONDS_BETWEEN_SYNCS = 1.0
 _ADVICE = "choose another --output"
+_FREE_SPACE = "free some space, or write elsewhere, and start the same command again"
 _UNREADABLE = (
     "the tokenizer cannot read these texts: it lacks a character of theirs, and a token for unknown"
     " ones; give a model that reads any text"
@@ -49,7 +50,7 @@ def command(
     """Decorate the ``main`` of the program ``name``: errors become one line and an exit code.
 
     ``RunError`` and ``wrong``, which the user can mend, have exit code 2, as have texts that a
-    tokenizer cannot read. Ctrl-C has 130 and the line ``interrupted``.
+    tokenizer cannot read, and a full disk. Ctrl-C has 130 and the line ``interrupted``.
     """
 
     caught: tuple[type[Exception], ...] = (RunError, *wrong)
@@ -68,10 +69,14 @@ def command(
                 print(interrupted, file=sys.stderr)
                 return 130
             except Exception as error:
-                # The Rust library of tokenizers has no class of its own for it.
-                if "Missing [UNK] token" not in str(error):
+                # The Rust libraries of tokenizers and safetensors have no classes for these.
+                if "Missing [UNK] token" in str(error):
+                    print(f"{name}: {_UNREADABLE}", file=sys.stderr)
+                elif os.strerror(errno.ENOSPC) in str(error):
+                    said = str(error).splitlines()[0]
+                    print(f"{name}: the disk is full: {said}; {_FREE_SPACE}", file=sys.stderr)
+                else:
                     raise
-                print(f"{name}: {_UNREADABLE}", file=sys.stderr)
                 return 2
 
         return run
