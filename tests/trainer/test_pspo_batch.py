@@ -218,6 +218,10 @@ def test_responses_of_one_step_cause_warnings_and_end_a_run(
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_resumed_run_has_the_saved_kl_coefficient(make, tmp_path, monkeypatch, caplog, saved):
     folder = tmp_path / "global_step_3"
+    for name in ("actor", "critic"):
+        (folder / name).mkdir(parents=True)
+        for kind in ("model", "optim", "extra_state"):
+            (folder / name / f"{kind}_world_size_1_rank_0.pt").touch()
     resumed = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(folder)}
     trainer = make(**resumed, **{"algorithm.kl_ctrl.kl_coef": 0.5})
     if saved:
