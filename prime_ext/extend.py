@@ -5,6 +5,7 @@ docs/how_to/own_data.md explains them. verl imports the module in every process 
 ``prime_ext.train`` before it checks the settings.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -38,7 +39,7 @@ def estimator(name: str) -> Callable[[Estimator], Estimator]:
         group_B = torch.zeros(2, dtype=torch.int64)
         source = RewardSource(mask_BT / 2, mask_BT, value_BT=0 * mask_BT, turn_end_BT=mask_BT == 1)
         _check(f"the estimator {name!r}", function(source, mask_BT, group_B), (2, 3))
-        return _add(ESTIMATORS, name, function, function, lists)
+        return _add(ESTIMATORS, name, _name_estimator(name, function), function, lists)
 
     return add
 
@@ -60,7 +61,8 @@ def prm_loss(
 
     def add(function: _PRMLoss) -> _PRMLoss:
         _try_loss(name, function)
-        entry = PRMLossFunction(name, rows, function, needs_scores, allows_soft_labels)
+        named = _name_errors(f"the PRM loss {name!r}", function, lambda *_: ())
+        entry = PRMLossFunction(name, rows, named, needs_scores, allows_soft_labels)
         return _add(PRM_LOSSES, name, entry, function, lists)
 
     return add
@@ -73,6 +75,52 @@ def _try_loss(name: str, function: _PRMLoss) -> None:
     _check(f"the PRM loss {name!r}", value, ())
     if not value.requires_grad:
         raise ValueError(f"the PRM loss {name!r} must return a tensor with a gradient")
+
+
+class UserFunctionFailed(RuntimeError):
+    """A function of the user's failed during a run; the message is a line with its name."""
+
+
+def _name_errors(
+    what: str, function: Callable[..., Any], shape: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Let errors and wrong results of a user's function name it.
+
+    ``shape`` is that of the result, from the arguments.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            value = function(*arguments, **options)
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            raise UserFunctionFailed(f"{what} failed: {type(error).__name__}: {said}") from error
+        wanted = tuple(shape(*arguments))
+        if not isinstance(value, torch.Tensor) or tuple(value.shape) != wanted:
+            got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise UserFunctionFailed(f"{what} must return a tensor of shape {wanted}, got {got}")
+        return value
+
+    return call
+
+
+def _name_estimator(name: str, function: Estimator) -> Estimator:
+    """Let errors, wrong shapes and NaN of a user's estimator name it, and not the PRM."""
+    what = f"the estimator {name!r}"
+    named = _name_errors(what, function, lambda source, mask_BT, group_B: mask_BT.shape)
+
+    @functools.wraps(function)
+    def estimate(
+        source: RewardSource, mask_BT: torch.Tensor, group_B: torch.Tensor
+    ) -> torch.Tensor:
+        advantage_BT = named(source, mask_BT, group_B)
+        valid_BT = mask_BT.bool()
+        if source.reward_BT.isfinite().all() and not advantage_BT[valid_BT].isfinite().all():
+            raise UserFunctionFailed(f"{what} returns NaN or infinity for finite rewards")
+        return advantage_BT
+
+    return estimate
 
 
 def _check(function: str, value: Any, shape: tuple[int, ...]) -> None:
@@ -95,7 +143,8 @@ def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
 
     def add(function: ShapeOfLength) -> ShapeOfLength:
         _check(f"the shape {name!r}", function(torch.tensor([1.0, 2.0, 5.0])), (3,))
-        shape = lambda score, steps: function(steps)  # noqa: E731
+        named = _name_errors(f"the shape {name!r}", function, lambda steps: steps.shape)
+        shape = lambda score, steps: named(steps)  # noqa: E731
         return _add(SHAPES, name, shape, function, [reward_settings.SHAPES_WITHOUT_PARAMETERS])
 
     return add

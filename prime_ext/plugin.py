@@ -19,7 +19,7 @@ import wrapt  # noqa: E402
 
 from prime_ext.verl_adapter.cpu import is_active  # noqa: E402
 from prime_ext.verl_adapter.cpu.install import ROLLOUT_HOOKS, install  # noqa: E402
-from prime_ext.verl_adapter.patches import agent_loop, monkey_patch  # noqa: E402
+from prime_ext.verl_adapter.patches import agent_loop, import_utils, monkey_patch  # noqa: E402
 
 if is_active():
     install()
@@ -27,6 +27,7 @@ HOOKS = {
     **ROLLOUT_HOOKS,
     "verl.experimental.agent_loop.agent_loop": agent_loop.apply,
     "verl.models.transformers.monkey_patch": monkey_patch.apply,
+    "verl.utils.import_utils": import_utils.apply,
 }
 for module, hook in HOOKS.items():
     wrapt.register_post_import_hook(hook, module)

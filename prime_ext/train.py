@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError
 
 from prime_ext.config.asynchronous import VERL_MODES
 from prime_ext.config.checks import SettingsError, refuse
@@ -25,11 +26,9 @@ from prime_ext.config.modules import import_for_verl
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.console import copy_output
 from prime_ext.run.metrics_file import metrics_path, put_aside
-from prime_ext.run.ray_cluster import check_ray, environment_words
-from prime_ext.run.resume import read_identity, refusal
+from prime_ext.run.ray_cluster import check_cluster, check_ray, environment_words, summarize_error
+from prime_ext.run.resume import find_checkpoint, read_identity, refusal
 from prime_ext.utils.run_store import RunError, RunLock
-
-_LONGEST = 300
 
 
 def main() -> None:
@@ -52,9 +51,14 @@ def main() -> None:
         raise SystemExit(
             f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value"
         )
+    if args.multirun:
+        raise SystemExit(
+            "prime_ext.train: --multirun is not for training, whose runs need a folder and a start"
+            " each; start them one by one, as in `for lr in 1e-6 2e-6; do ...; done`"
+        )
     name = args.config_name or "prime_trainer"
     config = None
-    if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
+    if not (args.cfg or args.config_path or args.hydra_help or args.info):
         config = prepare_start(name, args.overrides, only_check)
     if only_check:
         print(
@@ -94,22 +98,31 @@ def main() -> None:
 def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> DictConfig:
     """Return the configuration of a run that may start; end the process if it may not."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
+    from prime_ext.preflight.logger_checks import check_loggers
 
     try:
         config = compose_for_verl(name, overrides)
         path = metrics_path(config.trainer)
         # A plan makes the first and the last of these checks too, on any machine.
-        problems = [*check_config(config), *check_ray(config), *check_files(config)]
+        problems = check_config(config)
+        try:
+            for check in (check_ray, check_cluster, check_loggers, check_files):
+                problems.extend(check(config))
+        except ConfigAttributeError:
+            # A key that check_config has missed already.
+            refuse(dict.fromkeys(problems))
+            raise
         if path is not None and (foreign := check_metrics_file(config, path)):
             problems.append(foreign)
         refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
         if problem := check_run_folder(config, only_check) or refusal(
-            config, read_identity(config)
+            config, read_identity(config), find_checkpoint(config)
         ):
-            raise SettingsError(problem)
-    except SettingsError as error:
-        print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+            raise RunError(problem)
+    except (SettingsError, RunError) as error:
+        lines = error.problems if isinstance(error, SettingsError) else [str(error)]
+        print(*(f"prime_ext: {line}" for line in lines), sep="\n", file=sys.stderr)
         raise SystemExit(2) from None
     # verl's own trainers begin the file anew at every start.
     if path is not None and config.trainer.v1.trainer_mode in VERL_MODES and not only_check:
@@ -168,24 +181,6 @@ def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     else:
         parts.append(f"nothing was saved in {checkpoints}")
     return "; ".join(parts)
-
-
-def summarize_error(error: BaseException) -> str:
-    """Return class and message of the error that began a chain of Ray's task errors."""
-    root = error
-    while isinstance(cause := getattr(root, "cause", None), BaseException):
-        root = cause
-    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
-    name = type(root).__name__
-    # A class that Ray made up for the error of a task is called RayTaskError(Name).
-    if name.startswith("RayTaskError(") and lines:
-        return lines[-1][:_LONGEST]
-    # A first line that ends with a colon only announces the error, as Hydra's does.
-    head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    # The later lines in which Ray names a dead process, and Hydra a section, help a user.
-    where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
-    said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
-    return said[:_LONGEST].rstrip(": ")
 
 
 if __name__ == "__main__":

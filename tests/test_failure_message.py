@@ -7,7 +7,8 @@ from collections import namedtuple
 import pytest
 
 from prime_ext.run.checkpoint import mark_complete
-from prime_ext.train import failure_message, summarize_error
+from prime_ext.run.ray_cluster import summarize_error
+from prime_ext.train import failure_message
 
 
 class TaskError(Exception):

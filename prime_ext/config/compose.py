@@ -39,7 +39,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
-            groups = tuple(word for word in overrides if _chooses_group(name, word))
+            groups = tuple(
+                word
+                for word in overrides
+                if not word.startswith("~") and _chooses_group(name, word)
+            )
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
@@ -74,6 +78,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
 def _guess_choice(key: str) -> str:
     """Return which choices of a group have a key that the run's section lacks, or nothing."""
     section, _, name = key.rpartition(".")
+    for chained in ("prime.process", "pspo"):
+        part = key.removeprefix(f"{chained}.").partition(".")[0]
+        if key.startswith(f"{chained}.") and part in ("accumulation", "shaping"):
+            steps = "prime/process=steps or step_scorer, and " if chained != "pspo" else ""
+            return f"; a chain has these keys: choose {steps}chain@{chained}=pspo_wrs or cn_ppo"
     files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))
     having = [file.stem for file in files if section and name in OmegaConf.load(file)]
     return f"; it is a key of {section.replace('.', '/')}={' or '.join(having)}" if having else ""
@@ -83,7 +92,7 @@ def _chooses_group(name: str, word: str) -> bool:
     """Return whether a word of the command line chooses among files, and does not set a value."""
     from hydra.core.global_hydra import GlobalHydra
 
-    group = word.lstrip("+~").partition("=")[0].partition("@")[0]
+    group = word.lstrip("+").partition("=")[0].partition("@")[0]
     loader = GlobalHydra.instance().config_loader()
     return "." not in group and bool(loader.get_group_options(group, config_name=name))
 

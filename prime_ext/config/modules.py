@@ -40,6 +40,12 @@ def import_for_verl(modules: Iterable[str]) -> None:
 def import_modules(modules: Iterable[str]) -> None:
     """Import modules in this process only. Raises SettingsError: one cannot be imported."""
     for module in modules:
+        if "/" in module or module.endswith(".py"):
+            path = Path(module)
+            raise SettingsError(
+                f"modules: {module} is a path, and a module's name is needed: {path.stem}, with"
+                f" {path.parent.absolute()} in PYTHONPATH"
+            )
         try:
             importlib.import_module(module)
         except Exception as error:

@@ -35,6 +35,7 @@ from prime_ext.config.reward_settings import (
     TokenSettings,
     TurnSettings,
 )
+from prime_ext.config.verl_keys import PRM_SECTIONS
 
 # A file for each variant.
 VARIANTS_FOLDER = Path(__file__).parent / "variant"
@@ -165,10 +166,16 @@ class PrimeSettings(Section):
                 f"prime.filter.max_examined={band.max_examined} is below"
                 f" prime.filter.oversample={band.oversample}"
             )
-        if not (self.estimators or self.distils):
+        if band.enable and (band.lower == 1 or band.upper == 0):
             yield (
-                "prime.outcome.coefficient=0.0 without process rewards leaves nothing to learn"
-                " from; set it above 0"
+                f"prime.filter.lower={band.lower} and prime.filter.upper={band.upper} keep only"
+                " prompts whose rollouts are all alike, which teach nothing; widen them"
+            )
+        if not self.estimators:
+            # PRIME-D's divergence stands next to PPO's loss, which needs an advantage.
+            yield (
+                f"prime.outcome.coefficient={self.outcome.coefficient} without rewards of tokens,"
+                " steps or turns leaves nothing to learn from; set it above 0"
             )
         if self.anchor is not None and self.anchor.fallback and self.gate is None:
             yield "prime.anchor.fallback=true needs prime.process.gate; choose prime/anchor=ema"
@@ -213,13 +220,9 @@ def prm_section(config: DictConfig) -> DictConfig | None:
     return config.prm if by_process or by_outcome else None
 
 
-# Sections of prm that are verl's own dataclasses.
-VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
-
-
 @dataclass(frozen=True, config=STRICT)
 class PRMSettings(Section):
-    """The section ``prm`` of a never trained model (``prm=frozen``), less :data:`VERL_SECTIONS`."""
+    """The section ``prm`` of a never trained model (``prm=frozen``), less ``PRM_SECTIONS``."""
 
     section = "prm"
     update_mode: Literal["none", "before", "after", "interleaved"]
@@ -235,7 +238,7 @@ class PRMSettings(Section):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
         """Build from the resolved section ``prm``, trained or not. Raises SettingsError."""
-        own = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
+        own = {key: value for key, value in values.items() if key not in PRM_SECTIONS}
         kind = PRMSettings if own.get("update_mode") == "none" else TrainedPRMSettings
         settings = read(kind, own, "prm")
         refuse(settings.problems())

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from prime_ext.generate import model_card
 from prime_ext.generate.backend import BackendError
 from prime_ext.generate.prm_description import FILE, make_relative, model_name, prm_description
-from prime_ext.utils.files import read_json, write_atomically, write_text
+from prime_ext.utils.files import find_changed, read_json, write_atomically, write_text
 from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import command
 
@@ -101,6 +101,10 @@ def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
     placement: dict[str, tuple] = {}
     # It warns of meshes without process groups; only their placements are read here.
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
+    if changed := find_changed(dict.fromkeys(files, 0), {}):
+        raise BackendError(
+            f"{changed} cannot be read: its bytes have changed; export another checkpoint"
+        )
     for path in tqdm(files, desc="Reading shards", unit="rank"):
         try:
             shard = torch.load(path, map_location="cpu", weights_only=True)

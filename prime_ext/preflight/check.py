@@ -12,16 +12,10 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.modules import import_for_verl
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.settings import PrimeSettings, PRMSettings, prm_section
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.preflight.file_checks import check_files as check_files
-from prime_ext.preflight.machine import (
-    ACTOR,
-    CRITIC,
-    PRM,
-    check_machine,
-    check_names,
-    check_trainer,
-)
+from prime_ext.preflight.learning_checks import ACTOR, CRITIC, PRM, check_learning
+from prime_ext.preflight.machine import check_machine, check_names, check_trainer
 from prime_ext.preflight.prm_checks import check_prm
 from prime_ext.preflight.pspo import check_manager_in_prime, check_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
@@ -61,7 +55,9 @@ def check_config(config: DictConfig) -> list[str]:
         return problems
     prime = sections[0]
     prm = None if prm_section(config) is None else sections[1]
-    trained = [ACTOR, *([] if prm is None else [PRM]), *([CRITIC] if prime.critic_sources else [])]
+    critic = [CRITIC] if prime.critic_sources else []
+    trained = [ACTOR, *([] if prm is None else [PRM]), *critic]
+    learners = [ACTOR, *([PRM] if isinstance(prm, TrainedPRMSettings) else []), *critic]
     return [
         *check_names(config),
         *_check_trainer(config, prime),
@@ -69,6 +65,7 @@ def check_config(config: DictConfig) -> list[str]:
         *check_critic(config, prime),
         *check_async(config),
         *check_machine(config, trained),
+        *check_learning(config, learners),
         *([] if prm is None else check_prm(config, prm)),
         *check_manager_in_prime(config, prime),
     ]

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of rows, as the policy's chat template and the reward function will get them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.preflight.machine import check_amount
+from prime_ext.config.checks import guess
+from prime_ext.preflight.machine import check_amount, list_agents
 from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.tasks.rl_rows import (
     JudgedRow,
@@ -21,6 +22,7 @@ from prime_ext.tasks.rl_rows import (
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 TRAIN_FILES = "data.train_files"
+_AGENT = "agent_name"
 FORMATS = (".parquet", ".json", ".jsonl")
 Measure = Callable[[Any], int]
 # Of tokenizers of all kinds: fast, of sentencepiece, of tiktoken.
@@ -35,6 +37,12 @@ def check_data(
         # A class of the user's reads them.
         return
     prompts = 0
+    reads_media = _reads_media(config.actor_rollout_ref.model)
+    try:
+        agents = list_agents(config)
+    except ValueError:
+        # Another check says why.
+        return
     try:
         measure = _prompt_measure(config)
     except SourceError as error:
@@ -62,7 +70,7 @@ def check_data(
                 )
             else:
                 problems, usable = _check_file(
-                    f"{key}: {name}", path, config, judged, measure, first
+                    f"{key}: {name}", path, config, judged, measure, first, agents, reads_media
                 )
                 yield from problems
                 prompts += usable if key == TRAIN_FILES else 0
@@ -138,17 +146,22 @@ def _check_file(
     judged: bool,
     measure: Measure | None,
     first: dict[str, tuple[str, Any]],
+    agents: Collection[str],
+    reads_media: bool,
 ) -> tuple[list[str], int]:
     """Return the problems of a file, and how many prompts it has that are not too long."""
     data = config.data
     problems = []
     lengths: list[int] = []
     faulty: list[tuple[int, str]] = []
+    media = [data.image_key, data.video_key, data.audio_key]
+    columns = [data.prompt_key, "data_source", "reward_model", "extra_info", _AGENT, *media]
     try:
-        for number, row in read_source(
-            path, [data.prompt_key, "data_source", "reward_model", "extra_info"]
-        ):
+        for number, row in read_source(path, columns):
             try:
+                _check_agent(row, agents)
+                if not reads_media:
+                    _refuse_media(row, media)
                 lengths.append(
                     _prompt_length(
                         row, data.prompt_key, JudgedRow if judged else PromptRow, measure
@@ -179,6 +192,31 @@ def _check_file(
         remedy = "raise it, or leave them out with data.filter_overlong_prompts=true"
         problems.append(f"{named}: {said} (up to {max(long):,} tokens); {remedy}")
     return problems, len(lengths) + len(faulty) - len(long)
+
+
+def _check_agent(row: Any, agents: Collection[str]) -> None:
+    """Raise BadRow if a row names an agent loop that the run does not have."""
+    name = row.get(_AGENT) if isinstance(row, Mapping) else None
+    if name is not None and name not in agents:
+        raise BadRow(
+            f"{_AGENT} {name!r} is not one of {', '.join(sorted(agents))}{guess(name, agents)}"
+        )
+
+
+def _refuse_media(row: Any, media: Iterable[str]) -> None:
+    """Raise BadRow if a row has images, videos or sound."""
+    for name in media:
+        if isinstance(row, Mapping) and row.get(name):
+            raise BadRow(
+                f"it has {name}, and the model of actor_rollout_ref.model.path has no processor for"
+                " them; drop the column, or choose a model that reads them"
+            )
+
+
+def _reads_media(model: DictConfig) -> bool:
+    """Return whether a model may read images; one that is not here counts as one that does."""
+    folder = Path(str(model.get("tokenizer_path") or model.path or "")).expanduser()
+    return not folder.is_dir() or any(folder.glob("*processor_config.json"))
 
 
 def _prompt_length(row: Any, key: str, kind: type[PromptRow], measure: Measure | None) -> int:

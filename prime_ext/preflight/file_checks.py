@@ -2,15 +2,17 @@
 """Checks of what a configuration names: data, the reward function, models, tools, servers."""
 
 import asyncio
+import fnmatch
 import inspect
 import os
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from yaml import YAMLError
 
@@ -20,6 +22,7 @@ from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
+from prime_ext.preflight.adapter_checks import check_adapter
 from prime_ext.preflight.data_checks import check_data, has_tokenizer
 from prime_ext.preflight.machine import get_attention
 from prime_ext.preflight.prm_checks import check_output_layer
@@ -31,6 +34,9 @@ from prime_ext.verifiers.gym_verifier import require
 from prime_ext.verifiers.verdict import Verdict
 from prime_ext.verifiers.worker_pool import Failure
 
+# Bytes of a model's weights that are read whole, and rows of each tensor of a larger one.
+_MOST_READ = 2**31
+_ROWS = 64
 # Seconds of a user's reward function for the first row, with what it imports.
 FIRST_CALL_SECONDS = 120.0
 
@@ -45,6 +51,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
+    yield from check_adapter("actor_rollout_ref.model", policy.model)
     if prm_section(config) is not None:
         models["prm.model.path"] = config.prm.model.path
         if config.prm.reference == "frozen":
@@ -53,10 +60,14 @@ def check_files(config: DictConfig) -> Iterable[str]:
         yield from check_output_layer(
             "prm.model", config.prm.model, config.prm.engine.get("strategy")
         )
+        yield from check_adapter("prm.model", config.prm.model)
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():
         yield from _check_model(key, path, policy.model.path)
+    for path in dict.fromkeys(path for path in models.values() if path):
+        key = next(name for name, other in models.items() if other == path)
+        yield from _check_numbers(key, Path(path).expanduser())
     yield from _check_attention(config)
     yield from check_step_rm(config)
     yield from _check_tools(config)
@@ -117,6 +128,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     except ValueError as error:
         yield f"{section}: {error}"
         return
+    yield from _check_patterns(config, arguments.get("sources") or {}, list(first), section)
     tasks = set()
     for source, (where, row) in sorted(first.items()):
         try:
@@ -161,6 +173,35 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
             missing = str(error)
         if missing:
             yield f"code rewards need a sandbox, and this machine has none: {missing}"
+
+
+def _check_patterns(
+    config: DictConfig, sources: Mapping[str, str], names: Sequence[str], section: str
+) -> Iterable[str]:
+    """Check that patterns of the user's match a row: those of modules, and ``sources``."""
+    from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_unused
+
+    files = [config.data.train_files, config.data.val_files]
+    if not names or config.data.custom_cls.path or "://" in str(files):
+        return
+    rows = f"no data_source of the data ({', '.join(names)[:200]})"
+    for pattern in sources:
+        if not any(fnmatch.fnmatchcase(name.lower(), str(pattern).lower()) for name in names):
+            yield f"{section}.sources.{pattern} matches {rows}; correct it, or leave it out"
+    own = set(TASKS) - BUILT_IN
+    if not config.modules or not own:
+        return
+    try:
+        unused = find_unused(names)
+    except UnknownSource:
+        # Said of the row.
+        return
+    if own <= unused.keys():
+        patterns = ", ".join(one for name in sorted(own) for one in unused[name])
+        yield (
+            f"modules={list(config.modules)}: the verifiers {', '.join(sorted(own))} judge"
+            f" {patterns}, which matches {rows}; correct the pattern or the data"
+        )
 
 
 def _try_verifier(task: str, row: Any, settings: Mapping[str, Any]) -> str:
@@ -269,6 +310,26 @@ def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
             f"{key}: {path} has another vocabulary than the policy {policy}; they must share one"
             " tokenizer"
         )
+
+
+def _check_numbers(key: str, folder: Path) -> Iterable[str]:
+    """Check that weights are finite: all of a small model, of a large one some rows of each."""
+    files = sorted(folder.glob("*.safetensors"))
+    few = sum(file.stat().st_size for file in files) > _MOST_READ
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():
+                    part = tensors.get_slice(name)
+                    rows = part.get_shape()[:1]
+                    whole = not few or not rows or rows[0] <= 2 * _ROWS
+                    parts = [tensors.get_tensor(name)] if whole else [part[:_ROWS], part[-_ROWS:]]
+                    if not all(one.isfinite().all() for one in parts if one.is_floating_point()):
+                        yield f"{key}: {name} in {file} has NaN or infinity; take another copy"
+                        return
+        except (SafetensorError, OSError) as error:
+            yield f"{key}: {file} cannot be read: {error}; take another copy"
+            return
 
 
 def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
 from prime_ext.config.checks import guess
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
+from prime_ext.preflight.learning_checks import ACTOR, CRITIC, PRM
 from prime_ext.preflight.prm_checks import has_adapter
 
 MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
 MEGATRON_PARALLEL = ("tensor_model", "pipeline_model", "context")
-# Sections of models that are trained, and where verl's keys say which engine each has.
-ACTOR = "actor_rollout_ref.actor"
-CRITIC = "critic"
-PRM = "prm"
+# Where verl's keys say which engine each model has.
 STRATEGIES = {
     ACTOR: ("actor_rollout_ref.actor.strategy", "actor_rollout_ref.ref.strategy"),
     CRITIC: ("critic.strategy",),
@@ -47,15 +47,51 @@ REGISTRIES = {
 
 
 def check_names(config: DictConfig) -> Iterable[str]:
-    """Check that verl has the named entries, except those that a user's file defines."""
-    files = {
-        _AGENT_LOOP: config.actor_rollout_ref.rollout.agent.agent_loop_config_path,
-        "reward.reward_manager.name": config.reward.reward_manager.source != "register",
-    }
+    """Check that verl has the named entries, or a user's file those that it may define."""
+    agents: set[str] = set()
+    try:
+        agents = read_own_agents(config)
+    except ValueError as error:
+        yield str(error)
+        return
     for key, registry in REGISTRIES.items():
         name = OmegaConf.select(config, key)
-        if name is not None and not files.get(key):
-            yield from check_name(key, name, pkgutil.resolve_name(registry))
+        by_file = config.reward.reward_manager.source != "register"
+        if name is None or (key == "reward.reward_manager.name" and by_file):
+            continue
+        own = agents if key == _AGENT_LOOP else ()
+        yield from check_name(key, name, {*own, *pkgutil.resolve_name(registry)})
+
+
+def list_agents(config: DictConfig) -> set[str]:
+    """Return the agent loops that a run has. Raises ValueError, see :func:`read_own_agents`."""
+    return {*read_own_agents(config), *pkgutil.resolve_name(REGISTRIES[_AGENT_LOOP])}
+
+
+def read_own_agents(config: DictConfig) -> set[str]:
+    """Return the names in ``agent.agent_loop_config_path``.
+
+    Raises ValueError: it is not a list of agent loops that can be imported; the message is a line.
+    """
+    path = config.actor_rollout_ref.rollout.agent.agent_loop_config_path
+    if not path:
+        return set()
+    where = f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path}"
+    from verl.experimental.agent_loop.utils import resolve_config_path
+
+    names = set()
+    try:
+        entries: Any = OmegaConf.load(resolve_config_path(path))
+        for entry in entries:
+            pkgutil.resolve_name(entry["_target_"])
+            names.add(str(entry["name"]))
+    except (YAMLError, KeyError, TypeError, IndexError, OmegaConfBaseException) as error:
+        raise ValueError(f"{where} is not a list of entries with name and _target_") from error
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{where}: a _target_ cannot be imported: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{where} cannot be read: {error}") from error
+    return names
 
 
 def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
@@ -71,6 +107,7 @@ def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
     batch = config.data.train_batch_size
     epochs = config.trainer.total_epochs
     steps = config.trainer.total_training_steps
+    warmup = config.trainer.critic_warmup
     if config.trainer.val_only:
         return
     if prompts < batch:
@@ -84,6 +121,11 @@ def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
         yield (
             f"trainer.total_training_steps={steps}: {end}; set"
             f" trainer.total_epochs={-(-steps // (prompts // batch))}"
+        )
+    elif warmup > (last := steps or prompts // batch * epochs):
+        yield (
+            f"trainer.critic_warmup={warmup} holds the policy for all {last} steps of the run;"
+            " lower it"
         )
 
 

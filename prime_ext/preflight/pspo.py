@@ -22,7 +22,8 @@ from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, require_scorer
-from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_names, check_trainer
+from prime_ext.preflight.learning_checks import ACTOR, CRITIC, check_learning
+from prime_ext.preflight.machine import check_machine, check_names, check_trainer
 from prime_ext.preflight.rewards import check_estimator
 from prime_ext.step_rm.scorers.build import check_model, check_server
 
@@ -40,6 +41,7 @@ def check_pspo(config: DictConfig) -> list[str]:
         *check_scorer(config, scorer),
         *check_async(config),
         *check_machine(config, trained),
+        *check_learning(config, trained),
     ]
 
 

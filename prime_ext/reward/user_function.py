@@ -13,10 +13,12 @@ import importlib
 import importlib.util
 import inspect
 import math
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from prime_ext.verifiers.verdict import Outcome, grader_failed
@@ -41,6 +43,30 @@ def warm_up() -> None:
 
 
 @functools.cache
+def load_file(path: str) -> ModuleType:
+    """Load a Python file as a module. Raises the exceptions of the module.
+
+    Data classes with postponed annotations look their module up in ``sys.modules``, and processes
+    that a function starts import it by its name.
+    """
+    file = Path(path.removeprefix("file://")).absolute()
+    taken = file.stem in sys.modules or importlib.util.find_spec(file.stem) is not None
+    name = f"reward_function_{file.stem}" if taken else file.stem
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@functools.cache
 def load(path: str, name: str) -> Callable[..., Any]:
     """Load a function from ``pkg://module`` or a file like verl, but without verl.
 
@@ -49,12 +75,7 @@ def load(path: str, name: str) -> Callable[..., Any]:
     if path.startswith("pkg://"):
         module = importlib.import_module(path.removeprefix("pkg://").replace("/", "."))
     else:
-        spec = importlib.util.spec_from_file_location(
-            "reward_function", Path(path.removeprefix("file://"))
-        )
-        assert spec is not None and spec.loader is not None, f"{path} is not a Python file"
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = load_file(path)
     return getattr(module, name)
 
 
@@ -67,6 +88,9 @@ def call(path: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def read_result(result: Any) -> dict[str, Any]:
     """Return a result's extra info, with a finite number as ``score``, or raise ValueError."""
     info = dict(result) if isinstance(result, Mapping) else {"score": result, "acc": result}
+    wrong = [name for name in info if not isinstance(name, str)]
+    if wrong:
+        raise ValueError(f"it returned a dict with the key {wrong[0]!r}; keys must be texts")
     try:
         score = math.nan if isinstance(info.get("score"), str) else float(info["score"])
     except (KeyError, TypeError, ValueError):

@@ -4,8 +4,9 @@
 verl writes the file that names the latest checkpoint last, but not atomically, and may delete older
 checkpoints before the new one is whole. Here every whole checkpoint has a marker, older ones are
 deleted afterwards, and a run that was killed at any moment finds the newest whole one. The marker
-lists the files and their sizes: a file that was cut short or deleted later is noticed, changed
-bytes are not.
+lists the files, their sizes and checksums: a file that was cut short, deleted or changed later is
+noticed. Tensors have checksums in their files already, so a save computes few; a resume reads the
+checkpoint twice more, at about 1.3 GB/s for each of four threads.
 """
 
 import json
@@ -15,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.files import compute_checksums, find_changed, read_json, write_json
 from prime_ext.utils.run_store import RunError
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,12 @@ _FOLDER = re.compile(r"(?:global_step_|checkpoint-)(\d+)")
 def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
     """Declare a checkpoint whole, with the files it has now."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MARKER]
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
-    write_json(folder / MARKER, {**contents, "files": sizes})
+    sizes = {path: path.stat().st_size for path in files}
+    named = {
+        kind: {str(path.relative_to(folder)): value for path, value in values.items()}
+        for kind, values in (("files", sizes), ("crc32", compute_checksums(sizes)))
+    }
+    write_json(folder / MARKER, {**contents, **named})
 
 
 def damage(folder: Path) -> str:
@@ -48,6 +53,23 @@ def damage(folder: Path) -> str:
         if (actual := (folder / name).stat().st_size) < size:
             return f"{name} has {actual} of {size} bytes"
     return ""
+
+
+def find_changed_bytes(folder: Path) -> str:
+    """Return which file of a whole checkpoint has other bytes than when it was saved, or empty.
+
+    This reads all of it. Checkpoints of earlier versions, without checksums, count as unchanged.
+    """
+    marker = folder / MARKER
+    recorded = read_json(marker) if marker.is_file() else {}
+    if "crc32" not in recorded:
+        return ""
+    sizes, checksums = (
+        {folder / name: value for name, value in recorded[kind].items()}
+        for kind in ("files", "crc32")
+    )
+    changed = find_changed(sizes, checksums)
+    return f"{changed.relative_to(folder)} has changed bytes" if changed else ""
 
 
 def mark_incomplete(folder: Path) -> None:
@@ -98,20 +120,22 @@ def find_latest(root: Path) -> Path | None:
     It is the one that verl's tracker names, else the latest. Raises RunError: there were whole
     checkpoints, and all of them have been damaged.
     """
+    folders = _folders(root)
     declared = _find_declared(root)
-    steps = [step for step, problem in declared.items() if not problem]
-    damaged = [
-        f"{_folders(root)[step].name}: {problem}" for step, problem in declared.items() if problem
-    ]
-    for line in damaged:
-        logger.warning("checkpoint %s/%s: it is damaged and not used", root, line)
-    if damaged and not steps:
+    tracked = _read_tracker(root)
+    damaged = ""
+    for step in sorted(declared, key=lambda step: (step == tracked, step), reverse=True):
+        problem = declared[step] or find_changed_bytes(folders[step])
+        if not problem:
+            return folders[step]
+        damaged = f"{folders[step].name}: {problem}"
+        logger.warning("checkpoint %s/%s: it is damaged and not used", root, damaged)
+    if damaged:
         raise RunError(
-            f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start"
+            f"no whole checkpoint is left in {root} ({damaged}); bring the file back, or start"
             " anew in another folder or after deleting this one"
         )
-    tracked = _read_tracker(root)
-    return _folders(root)[tracked if tracked in steps else steps[-1]] if steps else None
+    return None
 
 
 def prune(root: Path, keep: int | None, newest: int) -> None:

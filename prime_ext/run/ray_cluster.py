@@ -8,6 +8,7 @@ GPUs than a step scorer needs.
 
 import os
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,60 @@ _NAMES = re.compile(
 CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
+_CONNECT_SECONDS = 5.0
+# Characters of an error.
+_LONGEST = 300
 
 
 def find_address(config: DictConfig) -> str | None:
     """Return the address of a running cluster; None when ``ray.init`` starts Ray itself."""
     address = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
     return None if address in ("", "local") else str(address)
+
+
+def check_cluster(config: DictConfig) -> Iterable[str]:
+    """Check that the cluster of a run answers, and that none is here which nobody has named.
+
+    Ray waits for minutes for a dead one, deaf to signals, and joins one that ``ray start`` left.
+    """
+    address = find_address(config)
+    if address is not None:
+        if address != "auto" and (problem := _try_connect(address)):
+            yield (
+                f"RAY_ADDRESS={address} does not answer ({problem}); start the cluster, correct the"
+                " address, or set RAY_ADDRESS=local to start Ray here"
+            )
+        return
+    named = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
+    if named == "local":
+        return
+    from ray._private.utils import read_ray_address
+
+    left = read_ray_address(config.ray_kwargs.ray_init.get("_temp_dir"))
+    if not left:
+        return
+    if problem := _try_connect(left):
+        yield (
+            f"an ended Ray cluster ({left}, {problem}) has left its address on this machine; run"
+            " `ray stop`, or set RAY_ADDRESS=local"
+        )
+    else:
+        yield (
+            "a Ray cluster that somebody started is running on this machine; set"
+            f" RAY_ADDRESS={left} to use it, or RAY_ADDRESS=local to start Ray for this run"
+        )
+
+
+def _try_connect(address: str) -> str:
+    """Return why nothing answers at ``host:port``; empty if something does."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return "it must be HOST:PORT"
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+            return ""
+    except (OSError, OverflowError) as error:
+        return str(error)
 
 
 def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
@@ -154,3 +203,21 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
             f" trainer.n_gpus_per_node={ranks}; lower one of the two, or set"
             " step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
         )
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return class and message of the error that began a chain of Ray's task errors."""
+    root = error
+    while isinstance(cause := getattr(root, "cause", None), BaseException):
+        root = cause
+    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
+    name = type(root).__name__
+    # A class that Ray made up for the error of a task is called RayTaskError(Name).
+    if name.startswith("RayTaskError(") and lines:
+        return lines[-1][:_LONGEST]
+    # A first line that ends with a colon only announces the error, as Hydra's does.
+    head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    # The later lines in which Ray names a dead process, and Hydra a section, help a user.
+    where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
+    said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
+    return said[:_LONGEST].rstrip(": ")

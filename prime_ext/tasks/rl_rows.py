@@ -98,6 +98,7 @@ class PromptRow(BaseModel):
     """Columns of a row that every trainer reads."""
 
     prompt: Annotated[list[Message], Field(min_length=1)]
+    extra_info: dict[str, Any] | None = None
 
 
 class JudgedRow(PromptRow):

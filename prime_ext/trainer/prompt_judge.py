@@ -20,13 +20,11 @@ from prime_ext.algorithms.prompt_filter import (
 )
 from prime_ext.config.settings import VerifierSettings
 from prime_ext.reward.pspo_info import FAILURE
+from prime_ext.trainer.rollout_losses import WARN_RATE
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.verifiers import Outcome
 
 logger = logging.getLogger(__name__)
-
-# A warning is logged if more than this fraction of a step's rollouts could not be judged or scored.
-WARN_RATE = 0.01
 
 NOT_SCORED = "not_scored"
 
@@ -76,11 +74,18 @@ class PromptJudge:
     verdicts: dict[str, str] = field(default_factory=dict)
     _rollouts: dict[str, list[_Rollout]] = field(default_factory=dict)
 
-    def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
+    def judge(
+        self,
+        uids: Collection[str],
+        partition_id: str,
+        partition: dict[str, dict],
+        incomplete: Collection[str] = (),
+    ) -> None:
         """Judge prompts whose rollouts have all ended.
 
-        Rollouts without an accuracy leave the store and ``partition``, which has the tags of the
-        rollouts by key. May raise VerifierFailed.
+        Those that are ``incomplete``, because rollouts ended with an error, have failed. Rollouts
+        without an accuracy leave the store and ``partition``, which has the tags of the rollouts by
+        key. May raise VerifierFailed.
         """
         rollouts_by_uid: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
         keys = [key for key in partition if transfer.group_uid(key) in rollouts_by_uid]
@@ -98,7 +103,11 @@ class PromptJudge:
         self._rollouts.update(rollouts_by_uid)
         for uid, rollouts in rollouts_by_uid.items():
             truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
-            self.verdicts[uid] = self.band.classify(self._accuracies(uid), truncated)
+            self.verdicts[uid] = (
+                FAILED
+                if uid in incomplete
+                else self.band.classify(self._accuracies(uid), truncated)
+            )
         verdicts = {key: self.verdicts[transfer.group_uid(key)] for key in keys}
         leaving = [key for key in keys if verdicts[key] != KEPT or key in undecided]
         if leaving and self.watch is not None:

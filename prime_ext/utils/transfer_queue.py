@@ -29,6 +29,11 @@ def group_uid(key: str) -> str:
     return key.split("_", 1)[0]
 
 
+def session_key(key: str) -> str:
+    """Return what all outputs of a rollout have in common: prompt id and session."""
+    return key.rsplit("_", 1)[0]
+
+
 def replay_key(number: int) -> str:
     """Return the key of a rollout of an earlier step; each of them is a prompt of its own."""
     return f"replay{number:06d}_0_0"
@@ -242,6 +247,20 @@ def read_label(key: str, info: Mapping[str, Any], name: str) -> float:
 
 
 # ---- by partition --------------------------------------------------------------------------------
+
+# Tag of a prompt: the error that ended one of its rollouts.
+_ERROR = "prime_ext_error"
+
+
+async def report_error(uid: str, partition_id: str, error: str) -> None:
+    """Keep the error that ended a rollout of this prompt, for :func:`read_errors`."""
+    await tq.async_kv_put(key=uid, partition_id=partition_id, tag={_ERROR: error})
+
+
+def read_errors(partition_id: str, uids: Collection[str]) -> list[str]:
+    """Return the errors that ended rollouts of these prompts, one a prompt."""
+    tags = (tq.kv_list(partition_id) or {}).get(partition_id, {})
+    return [tags[uid][_ERROR] for uid in sorted(uids) if _ERROR in tags.get(uid, {})]
 
 
 def find_cut_off(

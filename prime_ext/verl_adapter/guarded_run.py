@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fault handling of trainers: one run per folder, whole checkpoints, no wait for dead workers."""
 
+import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray._private.state import actors
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
+from transfer_queue import KVBatchMeta, interface
 from transformers import GenerationConfig
 
 from prime_ext.config.engines import find_longest_sequence
@@ -23,6 +26,7 @@ from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
+from prime_ext.trainer.rollout_losses import RolloutLosses
 from prime_ext.transcripts.record import TranscriptRecorder
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.run_store import RunError, RunLock
@@ -35,6 +39,7 @@ else:
 
 SECONDS_UNTIL_KNOWN = 2.0
 SECONDS_BETWEEN_LOOKS = 5.0
+SECONDS_TO_END = 60.0
 
 
 class GuardedRunMixin(_Trainer):
@@ -74,16 +79,27 @@ class GuardedRunMixin(_Trainer):
         return TranscriptRecorder.from_config(self.config, self._method, lambda: self.tokenizer)
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """Run verl's step, and write transcripts."""
+        """Run verl's step; write transcripts, and record the rollouts that it lost."""
         is_last = self.global_steps >= self.total_training_steps
         with self._transcripts.record(self.global_steps, is_last, timing_raw):
-            return super().step(metrics, timing_raw)
+            batch = super().step(metrics, timing_raw)
+        # Prompts that a buffer gave back end a second time.
+        self.replay_buffer._sync_metadata_from_transfer_queue()
+        metrics["prime/rollouts_lost"] = self._losses.end_step()
+        return batch
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
-        self._watched = find_workers(self, agent_loop_manager)
-        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        replay_buffer.apply(self.replay_buffer, self._check_workers)
+        """Train as verl does.
+
+        Raises ``WorkerDied`` when one of those that make rollouts dies, and ``RolloutsLost`` when
+        too many rollouts end with an error.
+        """
+        rollout = self.config.actor_rollout_ref.rollout
+        self._losses = RolloutLosses(
+            {"train": rollout.n, "val": rollout.val_kwargs.n},
+            rollout.n * self.config.data.train_batch_size,
+        )
+        replay_buffer.apply(self.replay_buffer, self._losses)
         loggers: dict[str, Any] = {}
         if logs_to_console(self.config):
             loggers["console"] = ConsoleLines(self.total_training_steps)
@@ -92,8 +108,9 @@ class GuardedRunMixin(_Trainer):
         # Runs that only validate may share the folder.
         if not self.config.trainer.get("val_only", False):
             self._transcripts.resume(self.global_steps)
+        workers = find_workers(self, agent_loop_manager)
         try:
-            with trainer_base.replace_loggers(loggers):
+            with DeathWatch(workers), trainer_base.replace_loggers(loggers):
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
@@ -102,7 +119,7 @@ class GuardedRunMixin(_Trainer):
             time.sleep(SECONDS_UNTIL_KNOWN)
             death = ""
             with suppress(Exception):  # Ray itself may be gone.
-                death = find_death(self._watched)
+                death = find_death(workers)
             if death:
                 raise WorkerDied(death) from error
             raise
@@ -134,19 +151,12 @@ class GuardedRunMixin(_Trainer):
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
 
-    def _check_workers(self) -> None:
-        """Look every few seconds; raise ``WorkerDied`` if a worker died."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-            if death := find_death(self._watched):
-                raise WorkerDied(death)
-
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
+        folder = resume.find_checkpoint(self.config)
+        if refusal := resume.refusal(self.config, self._identity, folder):
+            raise RunError(refusal)
         if trainer.resume_mode == "auto":
-            folder = checkpoint.find_latest(Path(trainer.default_local_dir))
-            if refusal := resume.refusal(self.config, self._identity):
-                raise RunError(refusal)
             # verl would look into its tracker, which may be half-written.
             trainer.resume_mode = "resume_path" if folder else "disable"
             trainer.resume_from_path = folder and str(folder)
@@ -198,9 +208,7 @@ class GuardedRunMixin(_Trainer):
             super()._save_checkpoint()
         finally:
             trainer.update(retention)
-        checkpoint.mark_complete(
-            folder, {"global_step": self.global_steps, "identity": self._identity}
-        )
+        checkpoint.mark_complete(folder, {"global_step": self.global_steps, **self._identity})
         self._say(
             f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s:"
             f" {folder}"
@@ -210,6 +218,47 @@ class GuardedRunMixin(_Trainer):
 
 class WorkerDied(RuntimeError):
     """A process that the run needs has died; the message is one line."""
+
+
+class DeathWatch:
+    """A context whose block ends with ``WorkerDied`` when a worker dies, whatever it waits for.
+
+    A thread looks every few seconds, and a signal interrupts the wait. A process that goes on
+    waiting is ended after a while.
+    """
+
+    def __init__(self, workers: Mapping[str, Any]):
+        self._workers = workers
+        self._over = threading.Event()
+        self._death = ""
+
+    def __enter__(self) -> None:
+        # Python's handlers run in the main thread, where Ray runs a trainer.
+        self._in_main = threading.current_thread() is threading.main_thread()
+        if self._in_main:
+            self._handler = signal.signal(signal.SIGUSR1, self._raise)
+        threading.Thread(target=self._watch, name="death watch", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._in_main:
+            signal.signal(signal.SIGUSR1, self._handler)
+
+    def _raise(self, *_: object) -> None:
+        if not self._over.is_set():
+            raise WorkerDied(self._death)
+
+    def _watch(self) -> None:
+        while not self._death:
+            if self._over.wait(SECONDS_BETWEEN_LOOKS):
+                return
+            with suppress(Exception):  # Ray itself may be gone.
+                self._death = find_death(self._workers)
+        if self._in_main:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        if not self._over.wait(SECONDS_TO_END):
+            print(f"prime_ext: {self._death}; the run does not end by itself", flush=True)
+            os._exit(1)
 
 
 def find_death(workers: Mapping[str, Any]) -> str:
@@ -225,10 +274,23 @@ def find_death(workers: Mapping[str, Any]) -> str:
     return ""
 
 
+def find_store() -> dict[str, Any]:
+    """Return the actors of the store by name, in the process that has started it."""
+    units = (interface._TQ_STORAGE or {}).get("SimpleStorage") or {}
+    parts = {f"storage unit {name} of TransferQueue": unit for name, unit in units.items()}
+    if interface._TQ_CONTROLLER is not None:
+        parts["controller of TransferQueue"] = interface._TQ_CONTROLLER
+    return parts
+
+
 def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
-    """Return by name all that fill the store: agent-loop and reward workers, rollout servers."""
+    """Return by name the store's parts, and all that fill it.
+
+    These are agent-loop and reward workers and rollout servers.
+    """
     loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
     workers = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}
+    workers |= find_store()
     workers |= {
         f"reward worker {number}": worker
         for number, worker in enumerate(trainer.get_reward_handles() or [])

@@ -142,11 +142,10 @@ class PromptFilterReplayBuffer(_PromptFilter):
 
     def _judge_finished(self, partition_id: str) -> None:
         """Judge the prompts whose rollouts have all ended; free the rollouts of rejected ones."""
-        finished = (
-            self.finished_keys[partition_id] | self.failure_keys[partition_id]
-        ) - self.judge.verdicts.keys()
+        failures = self.failure_keys[partition_id]
+        finished = (self.finished_keys[partition_id] | failures) - self.judge.verdicts.keys()
         if finished:
-            self.judge.judge(finished, partition_id, self.partitions[partition_id])
+            self.judge.judge(finished, partition_id, self.partitions[partition_id], failures)
             self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _take_first_kept(self, batch_size: int) -> tuple[list[str], int]:
@@ -194,12 +193,11 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         """Return stale, rejected and failed prompts, which verl evicts and replaces by new ones."""
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
-        # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
-        terminal = self.finished_keys[partition_id]
-        terminal |= self.failure_keys.pop(partition_id, set())
+        failures = self.failure_keys[partition_id]
+        terminal = self.finished_keys[partition_id] | failures
         new = sorted(terminal - self.judge.verdicts.keys())
         if new:
-            self.judge.judge(new, partition_id, self.partitions[partition_id])
+            self.judge.judge(new, partition_id, self.partitions[partition_id], failures)
             self._judged_in_step.extend(new)
             self._judged_since_batch.extend(new)
         failed = {uid for uid in terminal if self.judge.verdicts[uid] == FAILED}

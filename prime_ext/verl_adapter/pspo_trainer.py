@@ -24,8 +24,8 @@ from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, read_
 from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.step_rm.splitting import SPLITTERS, split_steps
-from prime_ext.trainer.prompt_judge import WARN_RATE
 from prime_ext.trainer.prompts import set_uids
+from prime_ext.trainer.rollout_losses import WARN_RATE, RolloutsLost
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.transfer_queue import RolloutStore, clear, fetch_reward_infos, group_uid
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
@@ -207,12 +207,24 @@ class PSPOTrainerMixin(GuardedRunMixin):
             raise ScoringFailed(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
         logger.warning("%s", advice)
 
+    def _drop_incomplete(self, store: RolloutStore) -> RolloutStore:
+        """Drop prompts with lost rollouts, which verl's synchronous buffer leaves in the batch."""
+        lost = self._losses.incomplete[store.batch.partition_id]
+        if not lost:
+            return store
+        rows = [row for row, key in enumerate(store.keys) if group_uid(key) not in lost]
+        if not rows:
+            raise RolloutsLost(self._losses.describe_step("every prompt has lost rollouts"))
+        clear(sorted(set(store.keys) - {store.keys[row] for row in rows}), store.batch.partition_id)
+        return store.select(rows)
+
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any
     ) -> KVBatchMeta:
         """Balance, and fill up, the responses that count."""
         store = RolloutStore(batch)
         store = store.select(sorted(range(len(store)), key=store.keys.__getitem__))
+        store = self._drop_incomplete(store)
         infos = fetch_reward_infos(store.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))
         self._check_steps(store, infos)

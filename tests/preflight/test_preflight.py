@@ -26,7 +26,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from prime_ext import extend, train
 from prime_ext.algorithms import accumulation, chain_reward, process_shaping, shaping
-from prime_ext.algorithms.estimators import ESTIMATORS
+from prime_ext.algorithms.estimators import ESTIMATORS, RewardSource
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
 from prime_ext.config.checks import SettingsError
@@ -40,6 +40,7 @@ from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import check_metrics_file, prepare_start
 from prime_ext.utils.run_store import RunLock
+from prime_ext.verifiers import sources
 from prime_ext.verifiers.sandbox.client import find_protection
 
 # Configurations by a short name.
@@ -588,6 +589,10 @@ def test_prompts_are_counted_for_a_downloaded_model_of_the_hub(
 
 # The body of a user's reward function, and what is said of it; None: nothing.
 REWARD_FUNCTIONS = [
+    # Data classes with postponed annotations, and processes, look the module up by name.
+    ("return Result(1.0).score", None),
+    ("return float(sum(__import__('multiprocessing').Pool(2).map(half, [1, 1])))", None),
+    ("return {'score': 1.0, 'acc': 1.0, 3: 4}", "a dict with the key 3; keys must be texts"),
     ("return 1.0", None),
     ("return {'score': True, 'acc': 0.5, 'more': 'x'}", None),
     (
@@ -608,7 +613,11 @@ def test_a_reward_function_is_called_on_the_first_row(
 ):
     monkeypatch.setattr("prime_ext.preflight.file_checks.FIRST_CALL_SECONDS", 5.0)
     arguments = "data_source, solution_str, ground_truth, extra_info"
-    (tmp_path / "score.py").write_text(f"def compute_score({arguments}):\n    {body}\n")
+    before = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\n"
+        "class Result:\n    score: float\n\ndef half(x):\n    return x / 2\n\n"
+    )
+    (tmp_path / "score.py").write_text(f"{before}def compute_score({arguments}):\n    {body}\n")
     problems = get_problems({FUNCTION: str(tmp_path / "score.py")})
     assert (
         problems == [] if said is None else [said in problem for problem in problems] == [True]
@@ -781,6 +790,45 @@ def test_a_users_verifier_is_tried_on_the_first_row(
         f"the verifier '{name}' fails on its first row" in line and said in line
         for line in problems
     )
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda source, mask, group: mask[:, :1],
+            "must return a tensor of shape (4, 5), got (4, 1)",
+        ),
+        (lambda source, mask, group: mask + torch.ones(3), "failed: RuntimeError: The size of"),
+        (lambda source, mask, group: mask / 0, "returns NaN or infinity for finite rewards"),
+    ],
+)
+def test_errors_of_a_users_estimator_name_it(monkeypatch, function, said):
+    """They are as in a trial until a run meets other sizes."""
+    monkeypatch.setattr(extend, "ESTIMATORS", {})
+    trial = lambda source, mask, group: torch.zeros(2, 3)  # noqa: E731
+    calls = iter([trial, function])
+    extend.estimator("mine")(lambda *arguments: next(calls)(*arguments))
+    mask_BT = torch.ones(4, 5)
+    source = RewardSource(mask_BT, mask_BT)
+    with pytest.raises(extend.UserFunctionFailed) as error:
+        extend.ESTIMATORS["mine"](source, mask_BT, torch.zeros(4))
+    assert str(error.value).startswith("the estimator 'mine' ") and said in str(error.value)
+
+
+def test_verifiers_that_judge_no_row_are_named(get_problems, tmp_path, monkeypatch):
+    (tmp_path / "idle_verifier.py").write_text(
+        "from prime_ext import extend\n\n@extend.verifier('idle', 'nobodys/*')\nclass V:\n"
+        "    async def averify(self, response, gold):\n        return None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sources, "TASKS", dict.fromkeys(sources.BUILT_IN, sources.TASKS["math"]))
+    monkeypatch.setattr(extend, "TASKS", sources.TASKS)
+    monkeypatch.setattr(sources, "_registered", sources._registered[-sources._N_BUILT_IN :])
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "prime_ext.plugin,idle_verifier")
+    import_for_verl(())
+    (problem,) = get_problems({"modules": ["idle_verifier"]})
+    assert "the verifiers idle judge nobodys/*, which matches no data_source of the data" in problem
 
 
 # ---- what settings say of algorithms -------------------------------------------------------------

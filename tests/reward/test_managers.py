@@ -21,6 +21,7 @@ from pspo_rows import (
 )
 from tiny_llama import save_llama
 from verl.trainer.ppo.reward import load_reward_manager
+from verl.utils.import_utils import load_extern_object
 
 import prime_ext.plugin  # noqa: F401
 from eval.prm_data import LabeledResponse
@@ -344,3 +345,12 @@ def test_a_blocking_coroutine_does_not_delay_later_ones():
     with pytest.raises(asyncio.TimeoutError):
         asyncio.run(thread.run(block(), 0.2))
     assert asyncio.run(thread.run(answer(), 5.0)) == 7
+
+
+def test_verl_loads_files_with_postponed_annotations(tmp_path):
+    path = tmp_path / "postponed.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\n"
+        "class Result:\n    score: float\n"
+    )
+    assert load_extern_object(str(path), "Result")(1.0).score == 1.0

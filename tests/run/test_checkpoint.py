@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from prime_ext.run import checkpoint
 from prime_ext.run.checkpoint import MARKER, TRACKER
@@ -137,11 +138,28 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, part, 
 
 def test_more_or_longer_files_are_fine_but_broken_markers_not(tmp_path):
     save(tmp_path, 2, "two")
-    write_part(tmp_path, 2, PARTS[0], "more than it was")
+    write_part(tmp_path, 2, PARTS[0], "two, and more than it was")
     write_part(tmp_path, 2, "exported/weights", "new")
     assert resumes_from(tmp_path) == 2
     (get_folder(tmp_path, 2) / MARKER).write_text('{"files": ')
     assert checkpoint.find_complete_steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["tensors.pt", "state.json"])
+def test_flipped_bytes_of_a_checkpoint_are_found(tmp_path, name, caplog):
+    """Tensors bring their checksums, which ``torch.load`` does not compare."""
+    for step in (2, 4):
+        folder = get_folder(tmp_path, step)
+        folder.mkdir()
+        torch.save({"weight": torch.ones(1000)}, folder / "tensors.pt")
+        write_part(tmp_path, step, "state.json", '{"bias": 1.25}')
+        checkpoint.mark_complete(folder, {})
+    path = get_folder(tmp_path, 4) / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert resumes_from(tmp_path) == 2
+    assert f"global_step_4: {name} has changed bytes" in caplog.text
 
 
 def test_a_run_with_only_damaged_checkpoints_is_refused(tmp_path):

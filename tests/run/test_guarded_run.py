@@ -3,8 +3,13 @@
 
 import errno
 import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
 
@@ -12,6 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
+from transfer_queue import interface
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run.checkpoint import find_complete_steps
@@ -20,6 +26,8 @@ from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import RunError
 from prime_ext.verl_adapter import guarded_run
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, WorkerDied, find_workers
+
+KEYS = ("pending_keys", "running_keys", "finished_keys", "failure_keys")
 
 
 class Verl:
@@ -31,10 +39,17 @@ class Verl:
     def __init__(self, config):
         self.config = config
         self.kept_while_saving = []
-        self.replay_buffer = SimpleNamespace(_wait_for_next_poll=lambda partition, last: last + 1)
+        self.replay_buffer = SimpleNamespace(
+            _sync_metadata_from_transfer_queue=lambda: None,
+            **{name: defaultdict(set) for name in KEYS},
+            partitions=defaultdict(dict),
+        )
         self.llm_server_manager = SimpleNamespace(get_replicas=list)
 
     def init(self):
+        pass
+
+    def waits(self):
         pass
 
     def get_reward_handles(self):
@@ -49,7 +64,7 @@ class Verl:
             experiment_name="e",
             default_backend=self.config.trainer.get("logger", []),
         )
-        self.polled = [self.replay_buffer._wait_for_next_poll("train", 0.0) for _ in range(3)]
+        self.waits()
         if self.fails:
             raise self.fails
 
@@ -92,11 +107,16 @@ def make(tmp_path, monkeypatch):
         keep = dict.fromkeys(
             ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name")
         )
-        parts = {"model": {"path": path}, "rollout": {}}
+        parts = {"model": {"path": path}, "rollout": {"n": 4, "val_kwargs": {"n": 1}}}
         config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
         config["transcripts"] = {"every": 10, "prompts": 4}
         trainer = Trainer(
-            OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, **data}})
+            OmegaConf.create(
+                {
+                    **config,
+                    "data": {"train_files": "a.parquet", "seed": 1, "train_batch_size": 2, **data},
+                }
+            )
         )
         trainer.init()
         made.append(trainer)
@@ -201,21 +221,45 @@ def actor(name):
     return SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda: name))
 
 
-def test_a_workers_death_ends_the_wait_for_rollouts(make, monkeypatch, states):
-    monkeypatch.setattr(guarded_run, "SECONDS_BETWEEN_LOOKS", 0)
+@pytest.mark.parametrize("wait", [time.sleep, lambda seconds: Event().wait(seconds)])
+def test_a_workers_death_ends_whatever_the_trainer_waits_for(make, monkeypatch, states, wait):
+    monkeypatch.setattr(guarded_run, "SECONDS_BETWEEN_LOOKS", 0.05)
     trainer = make()
-    trainer.fit(SimpleNamespace(agent_loop_workers=[actor("a")]))
-    assert trainer.polled == [1.0] * 3
+    workers = SimpleNamespace(agent_loop_workers=[actor("a")])
+    trainer.fit(workers)
     states["a"] = {"State": "RESTARTING"}
-    trainer.replay_buffer._wait_for_next_poll("train", 0.0)
-    states["a"] = {"State": "DEAD", "DeathCause": CAUSE}
+    trainer.waits = lambda: wait(0.3)
+    trainer.fit(workers)
+    trainer.waits = lambda: (states.update(a={"State": "DEAD", "DeathCause": CAUSE}), wait(60))
+    start = time.monotonic()
     with pytest.raises(
         WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"
     ):
-        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
-    # It looks only now and then.
-    trainer._next_look += 3600
-    trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+        trainer.fit(workers)
+    assert time.monotonic() - start < 10
+
+
+def test_a_run_that_a_signal_cannot_end_is_ended():
+    """Something in the trainer catches the error and goes on."""
+    source = """
+import time
+import prime_ext.plugin
+from prime_ext.verl_adapter import guarded_run
+guarded_run.SECONDS_BETWEEN_LOOKS = 0.05
+guarded_run.SECONDS_TO_END = 0.5
+guarded_run.find_death = lambda workers: "the storage unit 0 of TransferQueue died"
+with guarded_run.DeathWatch({}):
+    while True:
+        try:
+            time.sleep(60)
+        except guarded_run.WorkerDied:
+            pass
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "the storage unit 0 of TransferQueue died; the run does not end" in done.stdout
 
 
 def test_errors_of_a_dead_worker_are_reported_as_its_death(make, monkeypatch, states):
@@ -234,7 +278,9 @@ def test_errors_of_a_dead_worker_are_reported_as_its_death(make, monkeypatch, st
         trainer.fit(SimpleNamespace())
 
 
-def test_who_is_watched():
+def test_who_is_watched(monkeypatch):
+    monkeypatch.setattr(interface, "_TQ_STORAGE", {"SimpleStorage": {0: "u0"}})
+    monkeypatch.setattr(interface, "_TQ_CONTROLLER", "c")
     servers = [
         SimpleNamespace(replica_rank=0, servers=["s0", "s1"]),
         SimpleNamespace(replica_rank=1, servers=["s2"]),
@@ -242,6 +288,7 @@ def test_who_is_watched():
     manager = SimpleNamespace(get_replicas=lambda: servers)
     trainer = SimpleNamespace(get_reward_handles=lambda: ["r0"], llm_server_manager=manager)
     assert find_workers(trainer, SimpleNamespace(agent_loop_workers=["a0", "a1"])) == {
+        **{"storage unit 0 of TransferQueue": "u0", "controller of TransferQueue": "c"},
         **{"agent-loop worker 0": "a0", "agent-loop worker 1": "a1", "reward worker 0": "r0"},
         **{"rollout server 0.0": "s0", "rollout server 0.1": "s1", "rollout server 1.0": "s2"},
     }

@@ -2,6 +2,7 @@
 """A run on Ray: what reaches a running cluster's workers, what is reserved, what is refused."""
 
 import os
+import socket
 import sys
 import types
 from contextlib import nullcontext
@@ -12,7 +13,13 @@ from omegaconf import OmegaConf
 
 from prime_ext import train
 from prime_ext.config.compose import compose_config
-from prime_ext.run.ray_cluster import check_ray, environment_words, find_address, require_resources
+from prime_ext.run.ray_cluster import (
+    check_cluster,
+    check_ray,
+    environment_words,
+    find_address,
+    require_resources,
+)
 from prime_ext.utils.files import write_json
 from prime_ext.utils.run_store import RunError
 from recipes.smoke.prepare import overrides, prepare
@@ -194,8 +201,15 @@ def start(tmp_path, monkeypatch):
     return run
 
 
-def test_user_modules_reach_the_workers_of_a_running_cluster(start, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "head:1")
+@pytest.fixture
+def port():
+    """Return a port at which something answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_user_modules_reach_the_workers_of_a_running_cluster(start, monkeypatch, port):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
     start(main=lambda: None)
     assert (
         f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json,recipes.smoke.smoke_verifier'"
@@ -213,3 +227,30 @@ def test_a_run_that_cannot_resume_does_not_start(start, tmp_path, capsys):
         start("data.seed=2", main=lambda: pytest.fail("the run was started"))
     (line,) = capsys.readouterr().err.splitlines()
     assert "global_step_2 was trained with data.seed 1, now it is 2; choose another" in line
+
+
+@pytest.mark.parametrize(
+    ("address", "left", "said"),
+    [
+        ("127.0.0.1:9", None, "RAY_ADDRESS=127.0.0.1:9 does not answer ("),
+        ("nowhere", None, "RAY_ADDRESS=nowhere does not answer (it must be HOST:PORT)"),
+        ("127.0.0.1:{port}", None, ""),
+        ("", None, ""),
+        (
+            "",
+            "127.0.0.1:{port}",
+            "set RAY_ADDRESS=127.0.0.1:{port} to use it, or RAY_ADDRESS=local",
+        ),
+        ("", "127.0.0.1:9", "run `ray stop`, or set RAY_ADDRESS=local"),
+        ("local", "127.0.0.1:{port}", ""),
+    ],
+)
+def test_dead_and_foreign_clusters_are_named_before_ray_waits(
+    monkeypatch, tmp_path, port, address, left, said
+):
+    monkeypatch.setenv("RAY_ADDRESS", address.format(port=port))
+    if left:
+        (tmp_path / "ray_current_cluster").write_text(left.format(port=port))
+    config = OmegaConf.create({"ray_kwargs": {"ray_init": {"_temp_dir": str(tmp_path)}}})
+    problems = [*check_cluster(config)]
+    assert [said.format(port=port) in problem for problem in problems] == ([True] if said else [])

@@ -41,6 +41,7 @@ MEMBERS = {
     f"{_WORKERS}.TrainingWorker": "infer_batch set_loss_fn reset",
     f"{_FSDP}.FSDPEngine": "get_per_tensor_param _build_fsdp_module _build_module",
     f"{_LOOP}.tool_parser.ToolParser": "_registry",
+    f"{_LOOP}.agent_loop.AgentLoopWorker": "_run_agent_loop",
     f"{_LOOP}.agent_loop": "_agent_loop_registry create_continuous_token_builder",
     "verl.workers.rollout.replica.RolloutReplicaRegistry": "_registry",
     "verl.trainer.ppo.core_algos": "POLICY_LOSS_REGISTRY",
@@ -52,10 +53,13 @@ MEMBERS = {
     f"{_LOOP}.tool_parser": "logger",
     "verl.utils.distributed": "initialize_global_process_group initialize_global_process_group_ray",
     "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
+    "verl.utils.import_utils": "load_module load_extern_object",
     "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
     # Ray's public list of actors needs its dashboard.
     "ray._private.state": "actors",
-    "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear",
+    "ray._private.utils": "read_ray_address",
+    "transfer_queue.interface": "_TQ_STORAGE _TQ_CONTROLLER",
+    "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear async_kv_put",
 }
 # Texts that the source of an object must contain, because prime_ext counts on what they do.
 TEXTS = {

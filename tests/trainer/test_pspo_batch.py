@@ -16,6 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.trainer.rollout_losses import RolloutLosses, RolloutsLost
 from prime_ext.transcripts.record import TranscriptRecorder
 from prime_ext.verl_adapter import pspo_trainer
 from prime_ext.verl_adapter.pspo_trainer import ScoringFailed, find_scored_rows, token_rewards
@@ -146,8 +147,10 @@ def balanced(monkeypatch):
         )
     monkeypatch.setattr(PPOTrainer, "_balance_batch", lambda self, batch, metrics, *_: batch)
 
-    def run(settings, estimator="gae", arrived=tuple(told)):
+    def run(settings, estimator="gae", arrived=tuple(told), incomplete=()):
         trainer = object.__new__(get_trainer_cls("pspo_sync"))
+        trainer._losses = RolloutLosses({"train": 2}, 4)
+        trainer._losses.incomplete["train"] = {*incomplete}
         trainer.pspo = settings
         trainer._without_steps = None
         trainer._transcripts = TranscriptRecorder(Path(), 0, 0, "PSPO-WRS", lambda: None)
@@ -174,6 +177,13 @@ def test_a_trainers_step_keeps_the_order_of_the_data(balanced, settings, arrived
     assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 0.5]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
     assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
+
+
+def test_prompts_with_lost_rollouts_leave_pspos_batch(balanced, settings):
+    batch, _, queue = balanced(settings(accumulation__single_step="keep"), incomplete=["p"])
+    assert batch.keys == ["q_0_0"] and list(queue.tags["train"]) == ["q_0_0"]
+    with pytest.raises(RolloutsLost, match="every prompt has lost rollouts"):
+        balanced(settings(), incomplete=["p", "q"], arrived=["q_0_0"])
 
 
 TEXTS = ["One. Two. Three", "One step"]
@@ -211,6 +221,10 @@ def test_responses_of_one_step_cause_warnings_and_end_a_run(
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_resumed_run_has_the_saved_kl_coefficient(make, tmp_path, monkeypatch, caplog, saved):
     folder = tmp_path / "global_step_3"
+    for name in ("actor", "critic"):
+        (folder / name).mkdir(parents=True)
+        for kind in ("model", "optim", "extra_state"):
+            (folder / name / f"{kind}_world_size_1_rank_0.pt").touch()
     resumed = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(folder)}
     trainer = make(**resumed, **{"algorithm.kl_ctrl.kl_coef": 0.5})
     if saved:

@@ -105,7 +105,11 @@ def expected_step(outcomes, batch_size, position):
     kept = []
     while len(kept) < batch_size:
         accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
-        if BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
+        # A prompt that lost a rollout leaves.
+        if (
+            None not in outcomes[position]
+            and BAND.classify(accuracies, [False] * len(accuracies)) == KEPT
+        ):
             kept.append(position)
         position += 1
     return kept, position
@@ -400,6 +404,7 @@ def test_every_prompt_is_trained_on_once_rejected_or_waiting(
         for uid in rollouts.submitted:
             accuracies = [value for value in outcomes[int(uid)] if value not in (None, UNDECIDED)]
             kept = BAND.classify(accuracies, [False] * len(accuracies)) == KEPT
+            kept = kept and None not in outcomes[int(uid)]
             assert kept == (uid in trained) or uid in left
             assert not (uid in trained and uid in left)
         assert rollouts.submitted == sorted(set(rollouts.submitted))
@@ -441,7 +446,7 @@ def test_what_the_filter_did_is_reported_once_per_step(monkeypatch):
 
 def test_stale_prompts_are_dropped_and_replaced(monkeypatch):
     control = {"max_off_policy_threshold": 2, "max_off_policy_strategy": "drop"}
-    rollouts = ongoing(monkeypatch, [HALF_FAILED] + [GOOD] * 19, **control)
+    rollouts = ongoing(monkeypatch, [GOOD] * 20, **control)
     rollouts.submit(3)
     rollouts.step = 4
     rollouts.finish("0000")

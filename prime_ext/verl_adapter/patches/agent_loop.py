@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.experimental.agent_loop.agent_loop``: default joining of turns where a rule fails.
+"""``verl.experimental.agent_loop.agent_loop``: default joining of turns, errors of rollouts.
 
 verl requires ``<|im_end|>`` of every qwen2; R1's distilled models have none, and all their rollouts
 would fail. It also warns for every rollout of a model family without a special rule, Llama among
-them (for_upstream.md).
+them (for_upstream.md). It logs the error of a rollout in the worker and passes it on to nobody.
 """
 
 import logging
 from typing import Any
 
+from prime_ext.run.ray_cluster import summarize_error
+from prime_ext.utils.transfer_queue import report_error
+
 
 def apply(module: Any) -> None:
-    """Replace ``create_continuous_token_builder``, and leave out the warnings."""
+    """Replace ``create_continuous_token_builder``, leave out the warnings, keep errors."""
     logger = logging.getLogger("verl.utils.tokenizer.continuous_token_wiring")
     logger.addFilter(lambda record: record.levelno > logging.WARNING)
     create = module.create_continuous_token_builder
@@ -23,3 +26,17 @@ def apply(module: Any) -> None:
             return create(tokenizer, **{**options, "model_family": "default"})
 
     module.create_continuous_token_builder = create_continuous_token_builder
+    run = module.AgentLoopWorker._run_agent_loop
+
+    async def run_agent_loop(
+        self: Any, sampling_params: Any, trajectory: Any, **prompt: Any
+    ) -> Any:
+        try:
+            return await run(self, sampling_params, trajectory, **prompt)
+        except Exception as error:
+            if "uid" in prompt:
+                partition_id = "val" if trajectory["validate"] else "train"
+                await report_error(prompt["uid"], partition_id, summarize_error(error))
+            raise
+
+    module.AgentLoopWorker._run_agent_loop = run_agent_loop

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.replay_buffer``: no wait for rollouts of dead workers (for_upstream.md).
+"""``verl.trainer.ppo.v1.replay_buffer``: verl counts no lost rollouts (for_upstream.md)."""
 
-verl 0.9.1 looks into a store: a dead agent-loop worker leaves it waiting forever, a dead reward
-worker or rollout server makes rollouts fail.
-"""
-
-from collections.abc import Callable
 from typing import Any
 
+from prime_ext.trainer.rollout_losses import RolloutLosses
 
-def apply(buffer: Any, check: Callable[[], None]) -> None:
-    """Have ``_wait_for_next_poll`` of this replay buffer call ``check`` first, which may raise."""
-    wait = buffer._wait_for_next_poll
 
-    def check_and_wait(*arguments: Any) -> float:
-        check()
-        return wait(*arguments)
+def apply(buffer: Any, losses: RolloutLosses) -> None:
+    """Have this replay buffer count lost rollouts whenever it looks into the store.
 
-    buffer._wait_for_next_poll = check_and_wait
+    That may raise RolloutsLost.
+    """
+    sync = buffer._sync_metadata_from_transfer_queue
+
+    def sync_and_count() -> None:
+        sync()
+        losses.look(buffer)
+        losses.apply_limit(buffer)
+
+    sync()
+    losses.look(buffer)
+    losses.forget()
+    buffer._sync_metadata_from_transfer_queue = sync_and_count
