@@ -29,6 +29,7 @@ from prime_ext.preflight.prm_checks import check_output_layer
 from prime_ext.preflight.pspo import check_step_rm
 from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.reward import user_function
+from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.gym_verifier import require
 from prime_ext.verifiers.verdict import Verdict
@@ -179,7 +180,7 @@ def _check_patterns(
     config: DictConfig, sources: Mapping[str, str], names: Sequence[str], section: str
 ) -> Iterable[str]:
     """Check that patterns of the user's match a row: those of modules, and ``sources``."""
-    from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_unused
+    from prime_ext.verifiers.sources import BUILT_IN, TASKS
 
     files = [config.data.train_files, config.data.val_files]
     if not names or config.data.custom_cls.path or "://" in str(files):
@@ -189,19 +190,9 @@ def _check_patterns(
         if not any(fnmatch.fnmatchcase(name.lower(), str(pattern).lower()) for name in names):
             yield f"{section}.sources.{pattern} matches {rows}; correct it, or leave it out"
     own = set(TASKS) - BUILT_IN
-    if not config.modules or not own:
-        return
-    try:
-        unused = find_unused(names)
-    except UnknownSource:
-        # Said of the row.
-        return
-    if own <= unused.keys():
-        patterns = ", ".join(one for name in sorted(own) for one in unused[name])
-        yield (
-            f"modules={list(config.modules)}: the verifiers {', '.join(sorted(own))} judge"
-            f" {patterns}, which matches {rows}; correct the pattern or the data"
-        )
+    idle = find_idle_verifiers(names)
+    if config.modules and own and len(idle) == len(own):
+        yield f"modules={list(config.modules)}: {'; '.join(idle)}; correct the pattern or the data"
 
 
 def _try_verifier(task: str, row: Any, settings: Mapping[str, Any]) -> str:

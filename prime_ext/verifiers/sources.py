@@ -7,7 +7,7 @@ name, :func:`register_task` a task, that is, a verifier.
 
 import fnmatch
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,7 +62,6 @@ _registered = [
     *_sources("reasoning_gym", "reasoning_gym/*"),
     *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa gpqa*"),
 ]
-_N_BUILT_IN = len(_registered)
 # Factories of verifiers, by task.
 TASKS: dict[str, Callable[..., TaskVerifier]] = {}
 
@@ -92,17 +91,6 @@ def find_source(data_source: str) -> Source:
         f" reward.custom_reward_function.reward_kwargs.sources, e.g. {{{data_source}: math}}."
         f" Known: {known}"
     )
-
-
-def find_unused(data_sources: Collection[str]) -> dict[str, list[str]]:
-    """Return, by task, the patterns of a user's verifiers that judge none of these rows."""
-    added = _registered[: len(_registered) - _N_BUILT_IN]
-    used = {find_source(name).task for name in data_sources}
-    unused: dict[str, list[str]] = {}
-    for source in added:
-        if source.task not in used and source.task not in BUILT_IN:
-            unused.setdefault(source.task, []).append(source.pattern)
-    return unused
 
 
 def choice_options(extra_info: Mapping[str, Any]) -> dict[str, Any]:

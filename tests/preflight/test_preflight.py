@@ -38,6 +38,7 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
+from prime_ext.tasks import rl_rows
 from prime_ext.train import check_metrics_file, prepare_start
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers import sources
@@ -824,11 +825,13 @@ def test_verifiers_that_judge_no_row_are_named(get_problems, tmp_path, monkeypat
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sources, "TASKS", dict.fromkeys(sources.BUILT_IN, sources.TASKS["math"]))
     monkeypatch.setattr(extend, "TASKS", sources.TASKS)
-    monkeypatch.setattr(sources, "_registered", sources._registered[-sources._N_BUILT_IN :])
+    monkeypatch.setattr(rl_rows, "TASKS", sources.TASKS)
+    built_in = [source for source in sources._registered if source.task in sources.BUILT_IN]
+    monkeypatch.setattr(sources, "_registered", built_in)
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "prime_ext.plugin,idle_verifier")
     import_for_verl(())
     (problem,) = get_problems({"modules": ["idle_verifier"]})
-    assert "the verifiers idle judge nobodys/*, which matches no data_source of the data" in problem
+    assert "the verifier 'idle' of your modules judges no row" in problem
 
 
 # ---- what settings say of algorithms -------------------------------------------------------------

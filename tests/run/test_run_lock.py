@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two runs never work in one folder, and a killed one leaves no lock."""
 
-import errno
 import logging
 import os
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from prime_ext import train
-from prime_ext.utils.run_store import RunError, RunLock, command
+from prime_ext.utils.run_store import RunError, RunLock
 
 
 def test_the_second_run_is_told_who_has_the_folder(tmp_path):
@@ -75,20 +74,3 @@ def test_a_command_is_refused_before_ray_starts(tmp_path, monkeypatch):
     config.trainer.default_local_dir = str(tmp_path / "file" / "x")
     problem = train.check_run_folder(config)
     assert "Not a directory" in problem and "\n" not in problem
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere/model"),
-        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
-    ],
-)
-def test_a_full_disk_is_a_line_of_every_command(capsys, error):
-    @command("prime_ext.something")
-    def main():
-        raise error
-
-    assert main() == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("prime_ext.something: the disk is full: ") and "No space left" in line
