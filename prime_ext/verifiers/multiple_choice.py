@@ -44,7 +44,7 @@ _REPLACEMENTS = [
     )
 ]
 
-_GOOD = "correct|right|best|true|final|only|chosen|selected|valid|appropriate|my"
+_GOOD = "correct|right|best|true|final|only|chosen|selected|valid|appropriate|required|my|our"
 _TOKENS = rf"""
     (?P<box>{_BOX}) | (?P<close>{_BOX_END}) | (?P<hash>\#{{4,}}) | (?P<newline>\n\s*)
   | (?P<name>NAMES)
@@ -91,7 +91,7 @@ _TOKENS = rf"""
   | (?P<right>\b(?:correct|right|best|true|valid|accurate)\b)
   | (?P<link>\b(?:is|are|was|were|be|equals|becomes|remains|seems)\b|[是为:→➜⟶]|[-=]>)
   | (?P<small>\b(?:the|this|that|these|an|of|to|in|on|one|ones|option|choice|letter|number|can|will
-        |would|should|must|has|have|we|my|think|believe|say|choose|pick|go|final|most|very|just|there
+        |would|should|must|has|have|we|my|our|think|believe|say|choose|pick|go|final|most|very|just|there
         |here|follows|out|\w{{2,20}}ly)\b)
   | (?P<end>[.](?=\s+(?-i:[^a-z\s])|\s*$|\s*[{_BOX_END}{_THOUGHT_END}\n)\]])|[!?。])
   | (?P<operator>[=+^<>×·÷≤≥%°]|\\(?:cdot|times)\b)
@@ -150,10 +150,11 @@ class _Sentence(NamedTuple):
         )
 
     def begins_with_label(self) -> bool:
-        """Return whether it begins as "(B) 42", "B: 42" or "B. 42"."""
+        """Return whether it begins as "(B) 42", "B: 42", "B. 42" or "B because"."""
         label, *others = self.tokens
         return label.kind == "sure" or (
-            label.kind == "letter" and (not others or others[0].text == ":")
+            label.kind == "letter"
+            and (not others or others[0].text == ":" or others[0].kind in ("mark", "reason"))
         )
 
 
@@ -216,7 +217,7 @@ class _Statement:
                 says_not = denying = True
             elif kind == "retract":
                 correcting = True
-            elif kind == "or" and mode == "text":
+            elif kind == "or" and (mode == "text" or token.text.lower() in ("else", "otherwise")):
                 mode = "open"
             elif kind == "link":
                 is_linked = token.text != ":"
@@ -227,11 +228,8 @@ class _Statement:
                 chain = set()
                 if kind in ("start", "end"):
                     mode = "open"
-                    correcting |= before.kind == "turn" and token.text not in (
-                        "end",
-                        "judgment",
-                        "",
-                    )
+                    corrects = before.kind == "turn" and token.text != "judgment"
+                    correcting |= kind == "start" and corrects
                 elif named and kind in ("so", "reason"):
                     mode = kind
                 elif mode == "open" and (
