@@ -136,7 +136,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
             task = find_source(source).task
             tasks.add(task)
             if task == "reasoning_gym":
-                require()
+                require(source.rpartition("/")[2])
             if task not in BUILT_IN and (
                 fault := _try_verifier(task, row, arguments.get("verifiers") or {})
             ):

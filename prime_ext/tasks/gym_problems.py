@@ -18,18 +18,16 @@ from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.gym_verifier import OF_VERIFIER, can_state, make_dataset, require
 
 PREFIX = "reasoning_gym:"
-# Its scorer takes every answer for right.
-UNUSABLE = "game_of_life_halting"
 
 
 def read_task(text: str) -> tuple[str, dict[str, Any]]:
     """Read name and parameters of ``TASK[:PARAMETER=VALUE]...``. ``SourceError``: a bad one."""
-    require()
+    name, *pairs = text.split(":")
+    require(name)
     from reasoning_gym.factory import DATASETS
 
-    name, *pairs = text.split(":")
-    if name not in (known := {*DATASETS} - {UNUSABLE}):
-        raise SourceError(f"reasoning-gym has no usable task {name!r}{guess(name, known)}")
+    if name not in DATASETS:
+        raise SourceError(f"reasoning-gym has no task {name!r}{guess(name, DATASETS)}")
 
     @dataclass(config=STRICT)
     class Parameters(DATASETS[name][1]):  # type: ignore[misc]
@@ -61,7 +59,7 @@ def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
             entry = dataset[index]
             question = entry["question"]
             answer = entry["answer"]
-            if question not in known and (not answer or can_state(answer, dataset)):
+            if question not in known and (answer is None or can_state(answer, dataset)):
                 known.add(question)
                 problem = {
                     "task": task,

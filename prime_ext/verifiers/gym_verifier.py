@@ -4,15 +4,23 @@
 A gold answer is a Python literal: ``task``, its ``parameters``, ``answer``, ``metadata``. Some
 scorers call ``eval`` or sympy's parser, which evaluates Python, on an answer: in the workers the
 first reads literals, the second formulas only.
+
+Some scorers pay answers that no solver would give. A strategy is a constant, any piece of the
+question, or the gold answer with the other sign. It wins a problem if its answer scores 1 and is
+not the gold answer: another text, and not the same number. A task is refused if a strategy wins at
+least half of its problems. A constant that is the gold answer of half of the problems, as "yes" may
+be, wins none of them. ``tests/support/gym_strategies.py`` searches for such strategies.
 """
 
 import ast
 import asyncio
+import cmath
 import functools
 import re
 import sys
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any
 
@@ -31,10 +39,21 @@ _FUNCTIONS = {
 _NO_FORMULA = re.compile(r"[^\w\s.,+\-*/^()]|\b[a-zA-Z]\s*\(|\*\*\s*[+-]?\s*[\w.]+\s*\*\*")
 
 
-def require() -> None:
-    """Raise ``SourceError``: the library is not installed."""
+# Tasks whose scorers pay an answer that ignores the problem, and such an answer.
+REFUSED = {
+    "game_of_life_halting": "its scorer takes every answer for right, such as the constant 'x'",
+    "propositional_logic": "its scorer pays the constant 'P ∨ Q', and premises that are copied",
+    "puzzle24": "its scorer pays the constant '1*2*3*4', as it ignores the numbers of the problem",
+}
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
+
+
+def require(task: str = "") -> None:
+    """Raise ``SourceError``: the library is not installed, or ``task`` is refused."""
     if find_spec("reasoning_gym") is None:
         raise SourceError("reasoning-gym is not installed: pip install -e '.[reasoning-gym]'")
+    if task in REFUSED:
+        raise SourceError(f"{task} of reasoning-gym is refused: {REFUSED[task]}")
 
 
 def make_dataset(task: str, parameters: str, seed: int = 0, size: int = 1) -> Any:
@@ -52,14 +71,19 @@ _scorer = functools.lru_cache(maxsize=64)(make_dataset)
 
 
 def read_problem(gold: str) -> dict[str, Any]:
-    """Read a gold answer. ``ValueError``: it is not a problem of reasoning-gym."""
+    """Read a gold answer. ``ValueError``: no problem of reasoning-gym, or of a refused task."""
     try:
         problem = ast.literal_eval(gold)
-        return {key: problem[key] for key in ("task", "parameters", "answer", "metadata")}
+        problem = {key: problem[key] for key in ("task", "parameters", "answer", "metadata")}
     except (SyntaxError, ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"the gold answer is not a problem of reasoning-gym: {gold[:60]!r}"
         ) from error
+    try:
+        require(problem["task"])
+    except SourceError as error:
+        raise ValueError(str(error)) from error
+    return problem
 
 
 def is_formula(text: str) -> bool:
@@ -85,21 +109,58 @@ def judge(response: str, gold: str) -> Verdict:
     extraction = extract(response, problem["parameters"]["extraction"])
     if extraction.answer is None:
         return no_answer(time.perf_counter() - started, extraction.rule)
-    dataset = _scorer(problem["task"], repr(problem["parameters"]))
-    if not may_read(extraction.answer, dataset):
-        return wrong(
-            extraction.answer, time.perf_counter() - started, "not a formula, or too complex"
-        )
+    score, detail = score_answer(extraction.answer, problem)
+    is_correct = score is not None and score >= problem["parameters"]["threshold"]
+    verdict = correct if is_correct else wrong
+    return verdict(extraction.answer, time.perf_counter() - started, detail)
+
+
+def score_answer(answer: str, problem: dict[str, Any]) -> tuple[float | None, str]:
+    """Return the score of an answer by its task, or None if it cannot be right; and the reason."""
+    task = problem["task"]
+    dataset = _scorer(task, repr(problem["parameters"]))
+    if not may_read(answer, dataset):
+        return None, "not a formula, or too complex"
     try:
-        score = dataset.score_answer(extraction.answer, problem)
+        score = dataset.score_answer(answer, problem)
     except Exception as error:
         # It can score the gold answer (data preparation checks that), so this answer is unreadable.
-        detail = f"{problem['task']} cannot read it: {type(error).__name__}: {error}"
-        return wrong(extraction.answer, time.perf_counter() - started, detail)
-    verdict = correct if score >= problem["parameters"]["threshold"] else wrong
-    return verdict(
-        extraction.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}"
-    )
+        return None, f"{task} cannot read it: {type(error).__name__}: {error}"
+    if score >= 1 and not may_equal(answer, problem["answer"]):
+        return None, f"{task} scores {score:.4g}, but it is not the number {problem['answer']}"
+    return score, f"{task} scores {score:.4g}"
+
+
+def read_number(text: str) -> complex | None:
+    """Read a text that is one number: decimal, fraction, LaTeX fraction, complex, nan, infinity."""
+    plain = re.sub(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2", text.replace("−", "-"))
+    plain = re.sub(r"[$()\\]|(?<=\d),(?=\d{3}(?!\d))", "", plain).strip()
+    plain = re.sub(r"\s*([+-])\s*", r"\1", plain)
+    for kind in (Fraction, complex):
+        try:
+            return complex(kind(re.sub(r"i(?!n)", "j", plain.lower())))
+        except (ValueError, ArithmeticError):
+            pass
+    return None
+
+
+def may_equal(answer: str, gold: Any) -> bool:
+    """Return False if the gold answer is a number, and the answer not one number within 1 % of it.
+
+    Scorers pay other numbers: the first one of a text, without its sign; a prefix; nan.
+    """
+    expected = read_number(gold) if isinstance(gold, str) else None
+    if expected is None or not cmath.isfinite(expected) or answer.strip() == gold.strip():
+        return True
+    number = read_number(answer)
+    if number is None:
+        text = re.sub(r"[$()\\]|(?<=\d),(?=\d{3}(?!\d))", "", answer.replace("−", "-"))
+        found = _NUMBER.findall(text)
+        if len(found) != 1 or re.search(r"-\s|\b(?:minus|negative|not)\b", text.lower()):
+            return False
+        number = complex(found[0])
+    tolerance = 0.0 if expected else 0.01
+    return cmath.isclose(number, expected, rel_tol=0.01, abs_tol=tolerance)
 
 
 def warm_up() -> None:

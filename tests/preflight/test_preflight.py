@@ -536,6 +536,11 @@ FILES = [
         "",
     ),
     ("cpu", lambda path: train_on(path, data_source="reasoning_gym/gcd"), NO_GYM),
+    (
+        "cpu",
+        lambda path: train_on(path, data_source="reasoning_gym/puzzle24"),
+        NO_GYM or "puzzle24 of reasoning-gym is refused: its scorer pays the constant",
+    ),
     # Restatements are found only where the prompt is known.
     (
         "cpu",

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("reasoning_gym")
+from gym_strategies import CONSTANTS, find_strategies
 from reasoning_gym.factory import DATASETS
 from small_tasks import ScriptedBackend, get_score, last_message
 from small_tasks import run as evaluate
@@ -16,17 +17,18 @@ from told import get_rows
 
 from data_preprocessing.reasoning_gym import main
 from prime_ext.reward.compute_score import compute_score
-from prime_ext.tasks.gym_problems import UNUSABLE, generate
+from prime_ext.tasks.gym_problems import generate
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers import gym_verifier as module
 from prime_ext.verifiers import sources
-from prime_ext.verifiers.gym_verifier import GymVerifier, read_problem
+from prime_ext.verifiers.gym_verifier import REFUSED, GymVerifier, may_equal, read_problem
 from prime_ext.verifiers.verdict import Outcome
+from prime_ext.verifiers.worker_pool import Failure, WorkerPool
 
-TASKS = sorted({*DATASETS} - {"composite", UNUSABLE})
+TASKS = sorted({*DATASETS} - {"composite", *REFUSED})
 # They have many right answers and name none, or name one in their metadata.
-NO_GOLD = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+NO_GOLD = {"boxnet", "graph_color", "rubiks_cube", "rush_hour"}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +63,9 @@ def boxed(answer):
 def test_gold_answers_of_all_tasks_score_1(verifier, golds):
     answers = {task: read_problem(gold)["answer"] for task, gold in golds.items()}
     assert {task for task, answer in answers.items() if answer is None} == NO_GOLD
-    for task, name in (
-        ("propositional_logic", "example_answer"),
-        ("rubiks_cube", "example_correct_answer"),
-    ):
-        answers[task] = read_problem(golds[task])["metadata"][name]
+    answers["rubiks_cube"] = read_problem(golds["rubiks_cube"])["metadata"][
+        "example_correct_answer"
+    ]
     answers["graph_color"] = json.dumps(
         read_problem(golds["graph_color"])["metadata"]["possible_answer"]
     )
@@ -95,6 +95,65 @@ def test_wrong_and_hostile_answers_are_wrong_and_run_nothing(verifier, golds, tm
     assert {verdict.outcome for verdict in judge(verifier, "no box", golds).values()} == {
         Outcome.NO_ANSWER
     }
+
+
+@pytest.mark.slow
+def test_no_constant_piece_or_wrong_sign_wins_a_task():
+    assert len(CONSTANTS) >= 100
+    pool = WorkerPool(time_limit=300.0, warm_up=f"{module.__name__}:warm_up")
+    tasks = {*TASKS, *REFUSED}
+    found = {task: pool.submit(find_strategies, task) for task in sorted(tasks)}
+    won = {task: future.result() for task, future in found.items()}
+    assert {task: names for task, names in won.items() if isinstance(names, Failure)} == {}
+    won = {task: names for task, names in won.items() if names}
+    assert {*won} == {*REFUSED}, won
+    for task, names in won.items():
+        assert any(name in REFUSED[task] for name in names), (task, names)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        ("coin_flip", "0"),
+        ("complex_arithmetic", "nan"),
+        ("gsm_symbolic", "-{}"),
+        ("gsm_symbolic", "minus {}"),
+        ("gsm_symbolic", "{} or 7"),
+    ],
+)
+def test_another_number_is_wrong_whatever_the_scorer_says(verifier, task, answer):
+    problem = next(generate(task, 1, seed=4))["gold"]
+    gold = read_problem(problem)["answer"]
+    for text, outcome in ((answer.format(gold), Outcome.WRONG), (gold, Outcome.CORRECT)):
+        verdict = judge(verifier, boxed(text), {task: problem})[task]
+        assert verdict.outcome is outcome, (text, verdict)
+
+
+def test_numbers_are_read_in_their_forms():
+    same = [("1,000", "1000"), ("$405$", "405"), (r"\$405", "405"), ("405 dollars", "405")]
+    same += [
+        ("x = 405", "405"),
+        (r"\frac{1}{2}", "$1/2$"),
+        ("3-2i", "3.0 - 2.0i"),
+        ("1.0e2", "100"),
+    ]
+    same += [("−5", "-5"), ("(2+i)", "2.0 + 1.0i"), ("zzz", "no number"), ("1 2", "1 2 3")]
+    other = [("0", "0.17"), ("-405", "405"), ("-(405)", "405"), ("-$405", "405"), ("inf", "5")]
+    other += [
+        ("nan", "3.0 - 2.0i"),
+        ("405 or 406", "405"),
+        ("zzz", "405"),
+        ("1", "0"),
+        ("0", "1e-9"),
+    ]
+    assert [pair for pair in same if not may_equal(*pair)] == []
+    assert [pair for pair in other if may_equal(*pair)] == []
+
+
+def test_problems_of_refused_tasks_are_not_judged(verifier):
+    gold = "{'task': 'puzzle24', 'parameters': {}, 'answer': '', 'metadata': {}}"
+    verdict = judge(verifier, boxed("1*2*3*4"), {"puzzle24": gold})["puzzle24"]
+    assert verdict.grader_failure and "puzzle24 of reasoning-gym is refused" in verdict.detail
 
 
 def test_late_scorers_fail_and_unreadable_answers_are_wrong(verifier, golds):
@@ -178,8 +237,16 @@ def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsy
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("chain_smu", "reasoning-gym has no usable task 'chain_smu'; did you mean chain_sum?"),
-        (UNUSABLE, f"reasoning-gym has no usable task '{UNUSABLE}'"),
+        ("chain_smu", "reasoning-gym has no task 'chain_smu'; did you mean chain_sum?"),
+        (
+            "puzzle24",
+            "puzzle24 of reasoning-gym is refused: its scorer pays the constant '1*2*3*4'",
+        ),
+        (
+            "gcd propositional_logic",
+            "is refused: its scorer pays the constant 'P ∨ Q', and premises",
+        ),
+        ("game_of_life_halting", "is refused: its scorer takes every answer for right, such as"),
         (
             "composite",
             "composite makes no problems: AssertionError Must specify at least one dataset",
