@@ -15,11 +15,10 @@ RUN_DIR=$1 DATA_DIR=$2 MODEL=$3
 shift 3
 here=$PROJECT_ROOT/recipes/agent
 mapfile -t rollout < "$here/rollout.txt"
-export MAX_PROMPT_LENGTH=16 MAX_RESPONSE_LENGTH=200
+export MAX_PROMPT_LENGTH=16 MAX_RESPONSE_LENGTH=200 DATA_SOURCE=prime_ext/calculator_chain
 # The held-out problems are the only validation set.
 exec bash "$PROJECT_ROOT/recipes/quickstart/train.sh" "$RUN_DIR" "$DATA_DIR" "$MODEL" \
     data.val_files="$DATA_DIR/test.parquet" \
-    "++reward.custom_reward_function.reward_kwargs.sources={prime_ext/calculator_chain: math}" \
     "${rollout[@]}" \
     actor_rollout_ref.rollout.multi_turn.tool_config_path="$here/tools.yaml" \
     "$@"
