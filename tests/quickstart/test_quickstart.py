@@ -5,6 +5,7 @@ import json
 import math
 import random
 import re
+import statistics
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -274,3 +275,17 @@ def test_the_readme_scores_steps_as_the_quickstart_does(run_dir, tmp_path, monke
         rights.append([piece.right for piece in scored.pieces if piece.right is not None])
     # The first answers right; the second has one wrong step, and goes on from its value.
     assert rights == [[True] * 5, [True, False, True, True, True]]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/quickstart.md"])
+def test_pages_have_the_numbers_of_the_stored_seeds(page):
+    runs = read_json(ROOT / "recipes" / "quickstart" / "results" / "quickstart_seeds.json")["runs"]
+    text = (ROOT / page).read_text()
+    for decoding in ("temperature_1", "greedy"):
+        cells = []
+        for when in ("before", "after", "gain"):
+            values = [100 * run[decoding][when] for run in runs]
+            error = statistics.stdev(values) / len(values) ** 0.5
+            span = f"{min(values):.1f} to {max(values):.1f}"
+            cells.append(f"{statistics.mean(values):.1f} ± {error:.1f} ({span})")
+        assert f"| {' | '.join([decoding.replace('_', ' '), *cells])} |" in text
