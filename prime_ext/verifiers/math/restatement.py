@@ -7,8 +7,9 @@ Rules: docs/reference/verifier_rules.md.
 import math
 from collections.abc import Sequence
 
+from prime_ext.verifiers.math.answer_tree import Group, split
 from prime_ext.verifiers.math.notation import FUNCTIONS, Token, fold, scan, tokenize
-from prime_ext.verifiers.math.structure import Group, read, read_answer, split
+from prime_ext.verifiers.math.structure import read, read_answer
 
 _OPERATIONS = (
     frozenset("+ - / ^ ! | = < > : & ‖".split())

@@ -116,6 +116,9 @@ _SILENT = frozenset("the a an of in total exactly about approximately approx rou
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
 
 
+DEGREES = (("deg", 1),)
+
+
 @dataclass(frozen=True)
 class Unit:
     """A unit: its factor, its base units with their powers, and the words that are not in it."""
