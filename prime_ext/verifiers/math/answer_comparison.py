@@ -88,7 +88,7 @@ def _compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
         case _, Group(kind="list", items=items, name=""):
             # The same value in several forms, "1/2 or 50%".
             pairs = [(gold, item) for item in items] + [(items[0], item) for item in items[1:]]
-            return len(set(items)) > 1 and _all(compare(*pair, leaf) for pair in pairs)
+            return len(set(items)) > 1 and _all(compare(value, item, leaf) for value, item in pairs)
         case _, Group(kind="congruence", items=items):
             return compare(gold, items[0], leaf)
         # An inequality against a set, as in x \ne 0 and \mathbb{R}\setminus\{0\}.

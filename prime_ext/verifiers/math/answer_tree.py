@@ -2,7 +2,7 @@
 """Trees of answers: their nodes, the splitting of tokens outside of brackets, and names."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -103,8 +103,9 @@ def make_number(value: Fraction) -> Leaf:
 
 
 def is_sign(token: Token, *texts: str) -> bool:
-    """Return whether a token is one of some signs or commands."""
-    return token.text in texts and token.kind in ("sign", "command")
+    """Return whether a token is one of some signs, commands or words that join answers."""
+    joins = token.kind in ("sign", "command") or token.text in ("and", "or")
+    return joins and token.text in texts
 
 
 def find_depths(tokens: Sequence[Token]) -> list[int]:
@@ -117,15 +118,13 @@ def find_depths(tokens: Sequence[Token]) -> list[int]:
     return depths
 
 
-def split(
-    tokens: Tokens, is_separator: Callable[[Token], bool]
-) -> tuple[list[Tokens], list[Token]]:
-    """Split at separators outside of all brackets; return the pieces and these separators."""
+def split(tokens: Tokens, *texts: str) -> tuple[list[Tokens], list[Token]]:
+    """Split at signs and commands outside of all brackets; return the pieces and these signs."""
     pieces: list[Tokens] = []
     separators = []
     start = 0
     for index, depth in enumerate(find_depths(tokens)):
-        if depth <= 0 and is_separator(tokens[index]):
+        if depth <= 0 and is_sign(tokens[index], *texts):
             pieces.append(tokens[start:index])
             separators.append(tokens[index])
             start = index + 1
@@ -133,8 +132,8 @@ def split(
 
 
 def split_at(tokens: Tokens, *texts: str) -> list[Tokens]:
-    """Split at signs or commands outside of all brackets."""
-    return split(tokens, lambda token: is_sign(token, *texts))[0]
+    """Return the pieces of :func:`split`."""
+    return split(tokens, *texts)[0]
 
 
 def unwrap(tokens: Tokens) -> tuple[str, Tokens, str]:

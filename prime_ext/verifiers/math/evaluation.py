@@ -410,7 +410,7 @@ def _links_equal(gold: tuple[str, Expression], answer: tuple[str, Expression]) -
             ratios.append(mp.sign(ratios[0]))
         if not all(_is_close(ratio, ratios[0], AGREEMENT) for ratio in ratios):
             return False
-        positive = ratios[0] > 0
+        positive = mp.re(ratios[0]) > 0
     return (other if positive else _FLIPPED.get(other, other)) == sign
 
 
@@ -527,9 +527,9 @@ def compare_values(gold: Node, answer: Node) -> bool:
 
 def judge(gold: str, answer: str) -> tuple[str, str]:
     """Return ``correct``, ``wrong`` or ``error`` (of the gold answer) and why."""
-    for spellings in list_spellings(gold, answer):
+    for gold_spelling, spelling in list_spellings(gold, answer):
         try:
-            if compare(*map(read, spellings), compare_values):
+            if compare(read(gold_spelling), read(spelling), compare_values):
                 return "correct", "equal at sample points"
         except Excessive as error:
             return "error", f"the gold answer is too complex: {error}"

@@ -106,8 +106,7 @@ def read_answer(tokens: Tokens, depth: int = 0) -> Node:
         words = {"vee": Token("word", "or"), "wedge": Token("word", "and")}
         tokens = tuple(words.get(token.text, token) for token in tokens)
     for separators in ((";", "\\\\"), ("or",), (",", "&", "and")):
-        members, _ = split(tokens, lambda token, texts=separators: token.text in texts)
-        members = [member for member in members if member]
+        members = [member for member in split_at(tokens, *separators) if member]
         if len(members) > 1:
             items = _flatten(_read_solution(member, depth + 1) for member in members)
             if separators == ("or",):
@@ -363,7 +362,7 @@ def _read_congruence(tokens: Tokens, depth: int) -> Group | None:
 
 def _read_relation(tokens: Tokens, depth: int) -> Node | None:
     """Read equations, inequalities and other relations."""
-    sides, signs = split(tokens, lambda token: is_sign(token, *_RELATIONS))
+    sides, signs = split(tokens, *_RELATIONS)
     operators = [sign.text for sign in signs]
     if not operators:
         return None
@@ -520,8 +519,7 @@ def _read_brackets(tokens: Tokens, depth: int) -> Node | None:
         return None
     inner = read_answer(inside, depth)
     if kind == "set":
-        is_list = isinstance(inner, Group) and inner.kind == "list"
-        return Group(kind, inner.items if is_list else (inner,), left, right)
+        return Group(kind, _flatten([inner]), left, right)
     # Brackets around one value say nothing, but those of (x+1)(x-1) are read with it.
     return inner if not isinstance(inner, Leaf) or inner.tree or left == "(" else None
 
@@ -568,7 +566,8 @@ def _read_signs(tokens: Tokens, depth: int) -> Node | None:
 
 def _read_ratio(tokens: Tokens, depth: int) -> Node | None:
     """Divide by the last term: proportional ratios become equal, those of two terms fractions."""
-    members, _ = split(tokens, lambda token: is_sign(token, ":") or token.text == "to")
+    colon = Token("sign", ":")
+    members = split_at(tuple(colon if token.text == "to" else token for token in tokens), ":")
     if len(members) < 2 or not all(members):
         return None
     leaves = [read_leaf(member) for member in members]
