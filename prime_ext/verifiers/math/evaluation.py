@@ -404,13 +404,13 @@ def _links_equal(gold: tuple[str, Expression], answer: tuple[str, Expression]) -
                 continue
             if values[0] != 0:
                 ratios.append(values[0] / values[1])
-        if len(ratios) < min(3, len(points)):
+        if len(ratios) < min(3, len(points)) or any(map(mp.im, ratios)):
             return False
         if len(points) == 1:
             ratios.append(mp.sign(ratios[0]))
         if not all(_is_close(ratio, ratios[0], AGREEMENT) for ratio in ratios):
             return False
-        positive = mp.re(ratios[0]) > 0
+        positive = ratios[0] > 0
     return (other if positive else _FLIPPED.get(other, other)) == sign
 
 

@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterable
 
 from prime_ext.verifiers.math.answer_tree import Group, split_at
-from prime_ext.verifiers.math.notation import FUNCTIONS, Token, fold, scan, tokenize
+from prime_ext.verifiers.math.notation import FUNCTIONS, Token, Tokens, fold, scan, tokenize
 from prime_ext.verifiers.math.structure import read_answer
 
 MAX_PROMPT = 20_000
 _OPERATIONS = (
-    frozenset("+ - * / ^ ! | = < > : & ‖".split())
+    frozenset("+ - / ^ ! | = < > : & ‖".split())
     | FUNCTIONS
-    | frozenset("binom sum prod int lim lfloor lceil le ge ne pmod mod".split())
+    | frozenset("cdot frac sqrt binom sum prod int lim lfloor lceil le ge ne pmod mod".split())
 )
 # Notations of one expression: patterns of tokens, each with a space after it, and replacements.
 _NOTATIONS = [
@@ -25,7 +25,7 @@ _NOTATIONS = [
         (r"(?<!\S)\} \{ ", "/ "),
         (r"(?<!\S)C _ ", "binom "),
         (r"(?<=\d )C (?=\d)", "/ "),
-        (r"(?<=\d )(?:cdot|\() (?=\d)", "* "),
+        (r"(?<=\d )(?:[)}] )*(?:cdot (?:[({] )*|\( )(?=\d)", "* "),
         (r"(?<!\S)(?:frac|cdot|[{}()\[\]$,_]|\\[{}]) ", ""),
         (r"(?<=binom )(\S+) \^ ", r"\1 / "),
     )
@@ -37,9 +37,10 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
     """Return the expression that restates the problem, or None; the answer must be a right one."""
     problem = _reduce(scan(fold(prompt[-MAX_PROMPT:])))
     gold_expressions = _list_expressions(gold)
-    for expression in _list_expressions(answer):
+    for expression, tokens in _list_expressions(answer).items():
         bare = expression.removeprefix("- ")
-        if expression in gold_expressions or _OPERATIONS.isdisjoint(bare.split()):
+        operations = [token for token in tokens[bare != expression :] if token.text in _OPERATIONS]
+        if expression in gold_expressions or not (operations or "*" in bare):
             continue
         fraction = _FRACTION.fullmatch(bare)
         if fraction and math.gcd(*map(int, fraction.groups())) == 1:
@@ -49,8 +50,8 @@ def restatement(answer: str, gold: str, prompt: str) -> str | None:
     return None
 
 
-def _list_expressions(answer: str) -> list[str]:
-    """Return an answer, its members and the last sides of its equations, without notation."""
+def _list_expressions(answer: str) -> dict[str, Tokens]:
+    """Return an answer, its members and the last sides of its equations, by :func:`_reduce`."""
     tokens = tokenize(answer)
     members: list[list[Token]] = [[]]
     for token in tokens:
@@ -60,8 +61,8 @@ def _list_expressions(answer: str) -> list[str]:
             members[-1].append(token)
     pieces = [tokens, *map(tuple, members)]
     pieces += [split_at(piece, "=")[-1] for piece in pieces]
-    reduced = [_reduce(piece) for piece in pieces if not isinstance(read_answer(piece), Group)]
-    return [text for text in reduced if text]
+    pieces = [piece for piece in pieces if not isinstance(read_answer(piece), Group)]
+    return {text: piece for piece in pieces if (text := _reduce(piece))}
 
 
 def _reduce(tokens: Iterable[Token]) -> str:
