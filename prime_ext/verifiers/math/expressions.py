@@ -73,8 +73,6 @@ class _Parser:
     """A parser by recursive descent; ``vectors``: it reads tuples, matrices and unit vectors."""
 
     def __init__(self, tokens: Sequence[Token], vectors: bool = False) -> None:
-        if len(tokens) > MAX_TOKENS:
-            raise Unreadable(f"more than {MAX_TOKENS} tokens")
         self.tokens: list[Token] = []
         self.glued: set[int] = set()  # letters that directly follow a letter
         for token in tokens:
@@ -85,6 +83,8 @@ class _Parser:
                 if index:
                     self.glued.add(len(self.tokens))
                 self.tokens.append(Token("letters", letter, token.space and not index, token.roman))
+        if len(self.tokens) > MAX_TOKENS:
+            raise Unreadable(f"more than {MAX_TOKENS} tokens")
         self.position = 0
         self.depth = 0
         self.bars = 0
@@ -281,8 +281,6 @@ class _Parser:
                 if not self.vectors or token.text not in ("(", "["):
                     raise Unreadable("a list in brackets")
                 return ("vector", (token.text, _CLOSING[token.text], 0), *members)
-            if self.look().text == "_" and token.text in ("(", "["):
-                return self.based(members[0])
             name = _BRACKET_CALLS.get(token.text)
             return ("call", name, members[0]) if name else members[0]
         if token.kind == "command":
@@ -308,8 +306,6 @@ class _Parser:
         if here.text in ("C", "P") and here.kind == "letters" and after.kind == "number":
             self.position += 2
             return ("call", _COUNTS[here.text], _number(text), _number(after.text))
-        if here.text == "_" and text.isdigit():
-            return self.based(_number(text), text)
         return self.repeating(text) or _number(text)
 
     def repeating(self, text: str) -> Expression | None:
@@ -332,14 +328,6 @@ class _Parser:
             "number",
             Fraction(lead + "0") + Fraction(int(cycle), shift * (10 ** len(cycle) - 1)),
         )
-
-    def based(self, inner: Expression, digits: str = "") -> Expression:
-        """Read the base of a number: ``52_8``, ``(101)_{2}``, ``101_{\\text{two}}``."""
-        self.expect("_")
-        base = _read_base(spell(self.script()).strip("()"))
-        if not base or inner[0] != "number" or inner[1].denominator != 1:
-            raise Unreadable("an index of a value")
-        return ("base", digits or str(inner[1]), base)
 
     def script(self) -> Tokens:
         """Take the tokens of an index."""
@@ -599,6 +587,8 @@ def _split(tokens: Tokens, sign: str) -> tuple[str, Tokens]:
 @lru_cache(maxsize=1024)
 def read_expression(tokens: Tokens) -> Expression:
     """Return the tree of tokens. Raises :class:`Unreadable`."""
+    if len(tokens) > MAX_TOKENS:
+        raise Unreadable(f"more than {MAX_TOKENS} tokens")
     # Digits may be letters, as in 3E8_{16} and (AB)_{12}.
     if (based := _BASED.fullmatch(spell(tokens))) and (base := _read_base(based[2])):
         digits = based[1].upper()

@@ -39,13 +39,7 @@ from prime_ext.verifiers.math.answer_tree import (
 from prime_ext.verifiers.math.expressions import MATRICES, ZERO, read_vector, walk
 from prime_ext.verifiers.math.notation import Token, Tokens, spell, tokenize
 from prime_ext.verifiers.math.units import OPERATIVE
-from prime_ext.verifiers.math.values import (
-    MONEY,
-    MONEY_WORDS,
-    join_compound,
-    read_form,
-    read_leaf,
-)
+from prime_ext.verifiers.math.values import MONEY, MONEY_WORDS, join_compound, read_form, read_leaf
 
 MAX_DEPTH = 9
 MAX_CELLS = 36
@@ -135,7 +129,7 @@ def _split_equations(tokens: Tokens) -> list[Tokens]:
     starts = [0]
     signs = [index for index, token in enumerate(tokens) if token.text == "="]
     for sign in signs[1:]:
-        before, name = tokens[sign - 2 : sign]
+        before, name = tokens[sign - 2], tokens[sign - 1]
         if name.kind == "letters" and len(name.text) == 1 and name.space:
             if before.kind in ("number", "letters") or before.text in (")", "}"):
                 starts.append(sign - 1)

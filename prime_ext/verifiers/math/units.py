@@ -38,7 +38,8 @@ _OTHERS = """
     1 pint pint pt, 1/100 GBP pence penny p, 1 USD dollar usd 美元, 1 EUR euro eur, 1 GBP gbp,
     1 CNY yuan cny rmb 元, 1 JPY yen jpy 円, 1 INR rupee rs inr,
     1 RUB ruble rouble рубль рублей рубля rub, 1 ly light_year ly, 1 acre acre,
-    1 turn revolution rev, 1000 g 千克 公斤 кг, 1000 m 千米 公里 км, 1/100 m 厘米 см, 1/1000 m 毫米 мм,
+    1 turn revolution rev, 1000 g 千克 公斤 кг, 1000 m 千米 公里 км,
+    1/100 m 厘米 см, 1/1000 m 毫米 мм,
     1 celsius celsius, 1 fahrenheit fahrenheit, 1 AU au,
     1 atm atm atmosphere, 1 person person people, 1 u unit
 """
@@ -106,11 +107,11 @@ OPERATIVE = (
     multiplied over under below above between through until till to from per half double twice
     triple thrice power root factorial point zero one two three four five six seven eight nine ten
     eleven twelve twenty thirty forty fifty sixty seventy eighty ninety is are was were isn't aren't
-    isnt equals equal wrong incorrect false mod modulo modulus remainder cubed squared cube square almost
-    nearly around before after minimum maximum any other another instead rather or and then else up
-    down short within every each all none first second last next matrix grid negative positive
-    opposite reciprocal inverse outside beyond couple googol doubled tripled
-    halved can cannot can't could should must might may don't doesn't 不 非 没有 倍 半 负 не нет
+    isnt equals equal wrong incorrect false mod modulo modulus remainder cubed squared cube square
+    almost nearly around before after minimum maximum any other another instead rather or and then
+    else up down short within every each all none first second last next matrix grid negative
+    positive opposite reciprocal inverse outside beyond couple googol doubled tripled halved can
+    cannot can't could should must might may don't doesn't 不 非 没有 倍 半 负 не нет
     """.split()
     )
     | PARTS.keys()

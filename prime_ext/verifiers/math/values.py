@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from prime_ext.verifiers.math.answer_tree import (
-    Leaf,
-    Node,
-    is_sign,
-    join,
-    make_leaf,
-    make_number,
-)
+from prime_ext.verifiers.math.answer_tree import Leaf, Node, is_sign, join, make_leaf, make_number
 from prime_ext.verifiers.math.expressions import Unreadable, exact_value, read_expression
 from prime_ext.verifiers.math.notation import CURRENCIES, FUNCTIONS, Token, Tokens, spell
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.units import OPERATIVE, PARTS, SCALES, Unit, read_unit
 
+MAX_UNIT_TOKENS = 32
 MONEY = frozenset(CURRENCIES.values())
 MONEY_WORDS = {"rs": "INR", "usd": "USD", "eur": "EUR", "gbp": "GBP", "inr": "INR"}
 # What may begin the unit of a value, besides words and letters.
@@ -198,7 +192,7 @@ def _is_code(tokens: Tokens) -> bool:
 
 def _read_quantity(tokens: Tokens, glued: bool = False) -> Leaf | None:
     """Read a value, what scales it, and its unit: the longest unit that leaves a value."""
-    for index in range(1, len(tokens)):
+    for index in range(max(1, len(tokens) - MAX_UNIT_TOKENS), len(tokens)):
         token = tokens[index]
         if token.kind not in ("word", "letters") and token.text not in _SUFFIXES:
             continue
