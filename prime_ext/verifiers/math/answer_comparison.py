@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from prime_ext.verifiers.math.expressions import KNOWN_CALLS, walk
-from prime_ext.verifiers.math.numbers import PlainNumber
-from prime_ext.verifiers.math.structure import (
+from prime_ext.verifiers.math.answer_tree import (
     EMPTY,
     Equation,
     Group,
@@ -23,7 +21,9 @@ from prime_ext.verifiers.math.structure import (
     is_simple_name,
     read_names,
 )
-from prime_ext.verifiers.math.units import Unit
+from prime_ext.verifiers.math.expressions import KNOWN_CALLS, walk
+from prime_ext.verifiers.math.numbers import PlainNumber
+from prime_ext.verifiers.math.units import DEGREES, Unit
 
 # True or False is certain, None is undecided. The gold answer comes first.
 LeafComparison = Callable[[Node, Node], bool | None]
@@ -36,6 +36,9 @@ _STRAIGHT = ("number", Fraction(180))
 _TRUTH = dict.fromkeys("t true yes 真 是 对 да sí vrai wahr ja".split(), True)
 _TRUTH |= dict.fromkeys("f false no 假 否 错 нет faux falsch nein".split(), False)
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
+_KNOWN_OPERATORS = frozenset(["=", "<", ">", "le", "ge", "ne"])
+_OPERATIONS = {"union", "cap", "setminus"}
+_TEMPERATURES = {("celsius", 1), ("fahrenheit", 1)}
 
 
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
@@ -54,36 +57,48 @@ def _unwrap_single(node: Node) -> Node:
 
 
 def _compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
-    gold, wanted = _read_by_name(gold)
-    answer, given = _read_by_name(answer)
-    if wanted and given:
-        if wanted.keys() != given.keys():
+    gold, gold_names = _read_by_name(gold)
+    answer, names = _read_by_name(answer)
+    if gold_names and names:
+        if gold_names.keys() != names.keys():
             return False
-        return _match_members(list(wanted.values()), [given[name] for name in wanted], leaf)
-    if wanted and isinstance(answer, Group) and not given and _is_vector(answer):
-        return _match_members(list(wanted.values()), answer.items, leaf)
-    if given and isinstance(gold, Group) and gold.kind == "tuple" and _is_vector(gold):
-        return _any(
-            _match_members(gold.items, [given[name] for name in names], leaf)
-            for names in (given, sorted(given))
-        )
-    if isinstance(gold, Equation) and isinstance(answer, Equation):
-        return _compare_equations(gold, answer, leaf)
-    if isinstance(answer, Equation):
-        return False if _is_contradictory(answer) else compare(gold, answer.value, leaf)
-    if isinstance(gold, Equation):
-        return compare(gold.value, answer, leaf) if is_name(gold.sides[0]) else False
-    if isinstance(gold, Leaf) and isinstance(answer, Leaf):
-        return _compare_leaves(gold, answer, leaf)
-    if isinstance(gold, Relation) and isinstance(answer, Relation):
-        if gold == answer:
-            return True
-        if gold.operators == answer.operators and not _is_known(gold):
-            return _match_sides(gold.sides, answer.sides, leaf)
-        return leaf(gold, answer) if _is_known(gold) and _is_known(answer) else False
-    if isinstance(gold, Group) and isinstance(answer, Group):
-        return _compare_groups(gold, answer, leaf)
-    return _compare_kinds(gold, answer, leaf)
+        return _match([*gold_names.values()], [names[name] for name in gold_names], leaf)
+    if gold_names and isinstance(answer, Group) and _is_vector(answer):
+        return _match([*gold_names.values()], answer.items, leaf)
+    if names and isinstance(gold, Group) and gold.kind == "tuple" and _is_vector(gold):
+        orders = (names, sorted(names))
+        return _any(_match(gold.items, [names[name] for name in order], leaf) for order in orders)
+    match gold, answer:
+        case Equation(), Equation():
+            return _compare_equations(gold, answer, leaf)
+        case _, Equation():
+            return False if _is_contradictory(answer) else compare(gold, answer.value, leaf)
+        case Equation(), _:
+            return compare(gold.value, answer, leaf) if is_name(gold.sides[0]) else False
+        case Leaf(), Leaf():
+            return _compare_leaves(gold, answer, leaf)
+        case Relation(), Relation():
+            if gold == answer:
+                return True
+            if gold.operators == answer.operators and not _is_known(gold):
+                return _all(map(_compare_sides(leaf), gold.sides, answer.sides))
+            return leaf(gold, answer) if _is_known(gold) and _is_known(answer) else False
+        case Group(), Group():
+            return _compare_groups(gold, answer, leaf)
+        case _, Group(kind="list", items=items, name=""):
+            # The same value in several forms, "1/2 or 50%".
+            pairs = [(gold, item) for item in items] + [(items[0], item) for item in items[1:]]
+            return len(set(items)) > 1 and _all(compare(value, item, leaf) for value, item in pairs)
+        case _, Group(kind="congruence", items=items):
+            return compare(gold, items[0], leaf)
+        # An inequality against a set, as in x \ne 0 and \mathbb{R}\setminus\{0\}.
+        case (Relation() as relation, Group() as group) | (
+            Group() as group,
+            Relation() as relation,
+        ):
+            if _is_known(relation) and group.kind not in ("list", "ratio", "matrix"):
+                return leaf(gold, answer)
+    return False
 
 
 def undecided(gold: Node, answer: Node) -> None:
@@ -100,39 +115,14 @@ def _all(results: Iterable[bool | None]) -> bool | None:
     return False if False in seen else None if None in seen else True
 
 
-def _compare_kinds(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
-    """Compare answers of different kinds, one of which is a group or a relation."""
-    if isinstance(answer, Group) and not isinstance(gold, Group):
-        items = answer.items
-        if answer.kind == "list" and not answer.name:
-            # The same value in several forms, "1/2 or 50%".
-            if len(set(items)) < 2:
-                return False
-            return _all(
-                [compare(gold, item, leaf) for item in items]
-                + [compare(items[0], item, leaf) for item in items[1:]]
-            )
-        if answer.kind == "congruence":
-            return compare(gold, items[0], leaf)
-    if isinstance(gold, Leaf) or isinstance(answer, Leaf):
-        return False
-    # An inequality against a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}.
-    group = next((node for node in (gold, answer) if isinstance(node, Group)), None)
-    relation = next(node for node in (gold, answer) if isinstance(node, Relation))
-    if not _is_known(relation) or group is None or group.kind in ("list", "ratio", "matrix"):
-        return False
-    return leaf(gold, answer)
-
-
 def _is_known(relation: Relation) -> bool:
     """Return whether algebra knows all operators of a chain."""
-    return {"=", "<", ">", "le", "ge", "ne"}.issuperset(relation.operators)
+    return _KNOWN_OPERATORS.issuperset(relation.operators)
 
 
-def _match_sides(gold: Sequence[Side], answer: Sequence[Side], leaf: LeafComparison) -> bool | None:
-    return _all(
-        _compare_leaves(Leaf(one.text, one.tree), Leaf(other.text, other.tree), leaf)
-        for one, other in zip(gold, answer, strict=True)
+def _compare_sides(leaf: LeafComparison) -> Callable[[Side, Side], bool | None]:
+    return lambda gold, answer: _compare_leaves(
+        Leaf(gold.text, gold.tree), Leaf(answer.text, answer.tree), leaf
     )
 
 
@@ -142,117 +132,84 @@ def _read_by_name(node: Node) -> tuple[Node, dict[str, Node]]:
     ``a=2,b=9`` and ``(a,b)=(2,9)`` have names; ``x_1=2,x_2=9`` is the list ``2,9``.
     """
     values = read_names(node)
-    members = len(values)
     if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
-        values = dict(zip(node.sides[0].text[1:-1].split(","), node.value.items, strict=False))
-        members = len(node.value.items)
-    elif (
-        isinstance(node, Group)
-        and node.kind == "list"
-        and all(
-            isinstance(item, Group) and item.name and item.kind == "tuple" for item in node.items
-        )
-    ):
-        values = {item.name: item for item in node.items if isinstance(item, Group)}
-        members = len(node.items)
-    if (
-        isinstance(node, Group)
-        and values
-        and all(map(_ROOTS.fullmatch, values))
-        and (len({name[0] for name in values}) == 1)
-    ):
+        names = node.sides[0].text[1:-1].split(",")
+        values = dict(zip(names, node.value.items, strict=False))
+        return node, values if 1 < len(values) == len(node.value.items) else {}
+    if not isinstance(node, Group) or node.kind != "list":
+        return node, {}
+    points = [item for item in node.items if isinstance(item, Group) and item.kind == "tuple"]
+    if len(points) == len(node.items) and all(point.name for point in points):
+        values = {point.name: point for point in points}
+    if values and all(map(_ROOTS.fullmatch, values)) and len({name[0] for name in values}) == 1:
         return Group("list", tuple(values.values())), {}
-    return node, values if 1 < len(values) == members else {}
-
-
-def _number(node: Node) -> PlainNumber | None:
-    return node.number if isinstance(node, Leaf) else None
+    return node, values if 1 < len(values) == len(node.items) else {}
 
 
 def _is_contradictory(equation: Equation) -> bool:
-    value = _number(equation.value)
-    if value is None:
+    """Return whether a chain has a plain number other than its last one."""
+    if not isinstance(equation.value, Leaf) or equation.value.number is None:
         return False
-    for side in equation.sides[:-1]:
-        if side.tree is not None and side.tree[0] == "number" and side.tree[1] != value.value:
-            return True
-    return False
+    trees = [side.tree for side in equation.sides[:-1] if side.tree]
+    return any(tree[0] == "number" and tree[1] != equation.value.number.value for tree in trees)
 
 
 def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -> bool | None:
     if gold.sides == answer.sides:
         return True
-    first = gold.sides[0]
-    other = answer.sides[0]
-    if is_name(first) and is_name(other):
-        if _bare(first) == _bare(other):
-            return compare(gold.value, answer.value, leaf)
-        if not _has_letters(first) or not _has_letters(other):
-            return False if _is_contradictory(answer) else compare(gold.value, answer.value, leaf)
-        simple = is_simple_name(first) or is_simple_name(other)
-        plain = all(
-            isinstance(value, Group) or _number(value) for value in (gold.value, answer.value)
-        )
-        if (
-            first.tree is None
-            or other.tree is None
-            or (
-                plain
-                and simple
-                and not (_has_variables(gold.sides[1:]) or _has_variables(answer.sides[1:]))
-            )
-        ):
-            return False
+    first, other = gold.sides[0], answer.sides[0]
+    if not (is_name(first) and is_name(other)):
+        return leaf(gold, answer)
+    if _DECORATION.sub("", first.text) == _DECORATION.sub("", other.text):
+        return compare(gold.value, answer.value, leaf)
+    if not _has_letters(first) or not _has_letters(other):
+        return False if _is_contradictory(answer) else compare(gold.value, answer.value, leaf)
+    if first.tree is None or other.tree is None:
+        return False
+    sides = (*gold.sides[1:], *answer.sides[1:])
+    variables = any(side.tree is None or re.search(r"(?<!\\)[a-z]", side.text) for side in sides)
+    plain = all(
+        isinstance(value, Group) or (isinstance(value, Leaf) and value.number)
+        for value in (gold.value, answer.value)
+    )
+    if plain and not variables and (is_simple_name(first) or is_simple_name(other)):
+        return False
     return leaf(gold, answer)
-
-
-def _bare(side: Side) -> str:
-    return _DECORATION.sub("", side.text)
 
 
 def _has_letters(side: Side) -> bool:
     return side.tree is None or any(
-        (part[0] == "symbol" and part[1] != "\\pi")
-        or (part[0] == "call" and part[1] not in KNOWN_CALLS)
-        for part in walk(side.tree)
+        (node[0] == "symbol" and node != _PI) or (node[0] == "call" and node[1] not in KNOWN_CALLS)
+        for node in walk(side.tree)
     )
-
-
-def _has_variables(sides: Sequence[Side]) -> bool:
-    return any(side.tree is None or re.search(r"(?<!\\)[a-z]", side.text) for side in sides)
 
 
 def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
     result = _compare_readings(gold, answer, leaf)
     if result is not True and (gold.reading or answer.reading):
-        # Letters after a value are a unit, or variables; "8m" is only beside another unit.
+        # Letters after a value are a unit, or variables; "8m" is only against another unit.
         result = _any(
-            _compare_readings(one, other, leaf)
-            for one in (gold, gold.reading)
+            _compare_readings(reading, other, leaf)
+            for reading in (gold, gold.reading)
             for other in (answer, answer.reading)
-            if one
-            and other
-            and not (one.unit and one.unit.glued and not other.unit)
-            and not (other.unit and other.unit.glued and not one.unit)
+            if reading and other and not _is_one_glued(reading.unit, other.unit)
         )
-    if result is not True:
-        result = _any([result, _in_radians(gold, answer, leaf)])
-    return result
+    return result if result is True else _any([result, _compare_angles(gold, answer, leaf)])
 
 
-def _in_radians(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
+def _is_one_glued(unit: Unit | None, other: Unit | None) -> bool:
+    return (unit is None) != (other is None) and (unit or other or Unit()).glued
+
+
+def _compare_angles(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
     """Compare an angle in degrees with one that has pi in it and no unit."""
-    for degrees, other in ((gold, answer), (answer, gold)):
-        if (
-            degrees.unit
-            and degrees.unit.powers == (("deg", 1),)
-            and not other.unit
-            and (other.tree is not None and degrees.tree is not None and _PI in walk(other.tree))
-        ):
-            converted = _convert(degrees, degrees.unit)
-            pair = (converted, other) if degrees is gold else (other, converted)
-            return leaf(*pair)
-    return False
+    if not gold.tree or not answer.tree or bool(gold.unit) == bool(answer.unit):
+        return False
+    plain = answer if gold.unit else gold
+    unit = gold.unit or answer.unit
+    if unit is None or unit.powers != DEGREES or _PI not in walk(plain.tree or ()):
+        return False
+    return leaf(_convert(gold), _convert(answer))
 
 
 def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
@@ -263,190 +220,162 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
     if gold.text == answer.text and gold.unit == answer.unit:
         return True
     if gold.code and answer.code:
-        return gold.text.casefold() == answer.text.casefold() if len(gold.text) > 2 else False
+        return len(gold.text) > 2 and gold.text.casefold() == answer.text.casefold()
     bases = [node.tree[1:] for node in (gold, answer) if node.tree and node.tree[0] == "base"]
-    if len(bases) == 1:
-        digits = answer.text if gold.tree and gold.tree[0] == "base" else gold.text
-        return bool(digits.upper() == bases[0][0])
+    if len(bases) == 2:
+        return bases[0] == bases[1]
+    if bases:
+        plain = answer if gold.tree and gold.tree[0] == "base" else gold
+        return bool(plain.text.upper() == bases[0][0])
     if gold.tree is None or answer.tree is None:
-        return _spelled(gold) == _spelled(answer)
+        return _spell_words(gold) == _spell_words(answer)
     if _CLOCK.fullmatch(gold.text) and _CLOCK.fullmatch(answer.text):
         return False
-    if len(bases) == 2 and bases[0][1] == bases[1][1]:
-        return bool(bases[0] == bases[1])
-    if len(bases) == 2:
-        return False
-    gold, answer = _in_one_unit(gold, answer)
+    if gold.unit and answer.unit and _needs_conversion(gold.unit, answer.unit):
+        gold, answer = _convert(gold), _convert(answer)
     if gold.number and answer.number:
         # Percent signs are often left out.
         scale = Fraction(100) ** (gold.percent - answer.percent)
         values = [answer.number, PlainNumber(answer.number.value * scale)]
         rounded = [value.rounds_to(gold.number) and not value.terminates for value in values]
         return any(rounded) or any(value.value == gold.number.value for value in values)
-    return (
-        True if gold.tree == answer.tree and gold.percent == answer.percent else leaf(gold, answer)
-    )
+    return (gold.tree == answer.tree and gold.percent == answer.percent) or leaf(gold, answer)
 
 
-def _spelled(node: Leaf) -> str:
+def _spell_words(node: Leaf) -> str:
     """Return an answer in words without what does not count in it."""
     text = node.text.replace("_", "") if node.tree and node.text[:1].isupper() else node.text
     # Two letters can be an element or a symbol.
-    short = len(text) == 2 and text.lower() not in ("no", "ok", "am", "pm", "if", "up", "on")
-    text = text.casefold() if len(text) > 1 and not short else text
+    if len(text) > 2 or text.lower() in ("no", "ok", "am", "pm", "if", "up", "on"):
+        text = text.casefold()
     squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
     squeezed = re.sub(r"\A(?:the|an?(?=[a-z]{4}))(?=[a-z])", "", squeezed.strip(".,;:"))
     return {"dne": "doesnotexist"}.get(squeezed, squeezed) or text
 
 
-def _in_one_unit(gold: Leaf, answer: Leaf) -> tuple[Leaf, Leaf]:
-    """Convert both values to base units if both have a unit."""
-    if not (gold.unit and answer.unit and gold.unit.powers and answer.unit.powers):
-        return gold, answer
-    if gold.unit.factor == answer.unit.factor and gold.unit.powers == answer.unit.powers:
-        return gold, answer
-    if ("celsius", 1) in (gold.unit.powers + answer.unit.powers) or (
-        "fahrenheit",
-        1,
-    ) in gold.unit.powers + answer.unit.powers:
-        return gold, answer
-    return _convert(gold, gold.unit), _convert(answer, answer.unit)
+def _needs_conversion(unit: Unit, other: Unit) -> bool:
+    """Return whether units differ, except in a scale of temperature."""
+    if (
+        not unit.powers
+        or not other.powers
+        or not _TEMPERATURES.isdisjoint(unit.powers + other.powers)
+    ):
+        return False
+    return unit.factor != other.factor or unit.powers != other.powers
 
 
-def _convert(node: Leaf, unit: Unit) -> Leaf:
-    assert node.tree is not None
-    if unit.powers == (("deg", 1),):
+def _convert(node: Leaf) -> Leaf:
+    """Convert a value to base units, degrees to radians."""
+    if node.unit is None:
+        return node
+    if node.unit.powers == DEGREES:
         return replace(node, number=None, tree=("divide", ("multiply", node.tree, _PI), _STRAIGHT))
-    number = node.number and PlainNumber(node.number.value * unit.factor)
-    return replace(node, number=number, tree=("multiply", node.tree, ("number", unit.factor)))
+    number = node.number and PlainNumber(node.number.value * node.unit.factor)
+    return replace(node, number=number, tree=("multiply", node.tree, ("number", node.unit.factor)))
 
 
 def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     kinds = {gold.kind, answer.kind}
     if "parts" in kinds:
         return _compare_parts(gold, answer, leaf)
-    if (
-        kinds == {"list"}
-        and (labels := _labels(gold))
-        and labels.keys() == (others := _labels(answer)).keys()
-    ):
-        return _match_members(list(labels.values()), [others[label] for label in labels], leaf)
-    union = gold if gold.kind == "union" else answer
-    points = [
-        item
-        for item in (*gold.items, *answer.items)
-        if isinstance(item, Group) and item.kind == "tuple"
-    ]
-    if (
-        kinds in ({"union", "list"}, {"union", "set"})
-        and union.name == "or"
-        and len(points) == len(gold.items) * 2
-    ):
-        return _match_members(gold.items, answer.items, leaf, any_order=True)
-    if kinds in ({"pieces"}, {"oplus"}):
-        return _match_members(gold.items, answer.items, leaf, any_order=True)
+    if len(kinds) == 1 and kinds <= {"pieces", "oplus"}:
+        return _match(gold.items, answer.items, leaf, any_order=True)
     if len(kinds) == 1 and kinds <= {"ratio", "matrix", "congruence"}:
-        return (
-            _match_members(gold.items, answer.items, leaf)
-            if gold.columns == answer.columns
-            else False
-        )
+        return gold.columns == answer.columns and _match(gold.items, answer.items, leaf)
     if kinds <= {"list", "set"}:
-        members = [
-            _drop_equal(group.items) if "set" in kinds else group.items for group in (gold, answer)
-        ]
-        truths = [[_TRUTH.get(text) for text in _texts(group)] for group in (gold, answer)]
-        if kinds == {"list"} and None not in truths[0]:
-            return truths[0] == truths[1]
-        return _match_members(members[0], members[1], leaf, any_order=True)
-    if kinds & {"union", "cap", "setminus"} and kinds <= {
-        "union",
-        "cap",
-        "setminus",
-        "tuple",
-        "interval",
-        "set",
-    }:
-        if any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer)):
-            return False
-        commute = gold.kind != "setminus"
-        same = len(kinds) == 1 and _match_members(gold.items, answer.items, leaf, any_order=commute)
-        # Overlapping or touching parts: another way to write the same set.
-        return same or leaf(gold, answer)
+        return _compare_lists(gold, answer, leaf)
     if kinds <= {"tuple", "interval"}:
         return _compare_tuples(gold, answer, leaf)
-    vectors = (
+    if "union" in kinds and kinds <= {"union", "list", "set"}:
+        # Points that "or" joins.
+        union, other = (gold, answer) if gold.kind == "union" else (answer, gold)
+        points = [item for item in (*union.items, *other.items) if _is_tuple(item)]
+        if union.name == "or" and len(points) == len(gold.items) * 2:
+            return _match(gold.items, answer.items, leaf, any_order=True)
+    if kinds & _OPERATIONS and kinds <= {*_OPERATIONS, "tuple", "interval", "set"}:
+        if any(_is_tuple(group) and len(group.items) > 2 for group in (gold, answer)):
+            return False
+        commute = gold.kind != "setminus"
+        same = len(kinds) == 1 and _match(gold.items, answer.items, leaf, any_order=commute)
+        # Overlapping or touching parts: another way to write the same set.
+        return same or leaf(gold, answer)
+    if (
         kinds in ({"list", "tuple"}, {"tuple", "matrix"})
         and _is_vector(gold)
         and _is_vector(answer)
-    )
-    return _match_members(gold.items, answer.items, leaf) if vectors else False
+    ):
+        return _match(gold.items, answer.items, leaf)
+    return False
+
+
+def _is_tuple(node: Node) -> bool:
+    return isinstance(node, Group) and node.kind == "tuple"
 
 
 def _compare_parts(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     """Compare numbered answers by their numbers, or in their order with a list."""
-    if gold.kind == answer.kind:
-        if gold.names != answer.names and {*gold.names} == {*answer.names}:
-            return False
-        return _match_members(gold.items, answer.items, leaf)
-    other = answer if gold.kind == "parts" else gold
-    if other.kind not in ("list", "tuple"):
+    if not {gold.kind, answer.kind} <= {"parts", "list", "tuple"}:
         return False
-    return _match_members(gold.items, answer.items, leaf)
+    if gold.names != answer.names and sorted(gold.names) == sorted(answer.names):
+        return False
+    return _match(gold.items, answer.items, leaf)
+
+
+def _compare_lists(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
+    if gold.kind == answer.kind == "list":
+        labels, others = _read_labels(gold), _read_labels(answer)
+        if labels and labels.keys() == others.keys():
+            return _match([*labels.values()], [others[label] for label in labels], leaf)
+        truths, claims = _read_truths(gold), _read_truths(answer)
+        if None not in truths:
+            return truths == claims
+        return _match(gold.items, answer.items, leaf, any_order=True)
+    return _match(_drop_equal(gold.items), _drop_equal(answer.items), leaf, any_order=True)
 
 
 def _compare_tuples(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     long = len(gold.items) > 2 and len(answer.items) > 2
     if not long and (gold.left, gold.right) != (answer.left, answer.right):
         return False
-    if (
-        gold.name
-        and answer.name
-        and gold.name != answer.name
-        and (gold.kind == answer.kind == "interval")
-    ):
+    if gold.kind == answer.kind == "interval" and gold.name != answer.name:
         return False
-    return _match_members(gold.items, answer.items, leaf)
+    return _match(gold.items, answer.items, leaf)
 
 
 def _is_vector(group: Group) -> bool:
     """Return whether the members are in an order and the brackets do not say anything else."""
     if group.kind == "matrix":
         return group.columns in (1, len(group.items))
-    groups = all(isinstance(item, Group) for item in group.items)
-    return (
-        group.kind == "list"
-        or (group.kind == "tuple" and (groups or len(group.items) > 2))
-        or (group.left, group.right) == ("(", ")")
-    )
+    long = len(group.items) > 2 or all(isinstance(item, Group) for item in group.items)
+    if group.kind == "list" or (group.kind == "tuple" and long):
+        return True
+    return (group.left, group.right) == ("(", ")")
 
 
-def _labels(group: Group) -> dict[str, Node]:
+def _read_labels(group: Group) -> dict[str, Node]:
     """Return a list's members by unit (``3 nickels, 4 dimes``); {} if units do not differ."""
-    units = [
-        f"{item.unit.powers} {item.unit.words}" if isinstance(item, Leaf) and item.unit else ""
+    labels = {
+        f"{item.unit.powers} {item.unit.words}": item
         for item in group.items
-    ]
-    return (
-        dict(zip(units, group.items, strict=True))
-        if len(set(units)) == len(units) and "" not in units
-        else {}
-    )
+        if isinstance(item, Leaf) and item.unit
+    }
+    return dict(labels) if len(labels) == len(group.items) else {}
 
 
-def _texts(group: Group) -> list[str]:
-    return [item.text.casefold() if isinstance(item, Leaf) else "" for item in group.items]
+def _read_truths(group: Group) -> list[bool | None]:
+    texts = [item.text.casefold() if isinstance(item, Leaf) else "" for item in group.items]
+    return [_TRUTH.get(text) for text in texts]
 
 
 def _drop_equal(items: Sequence[Node]) -> Sequence[Node]:
     return [
         item
-        for n, item in enumerate(items)
-        if not any(compare(item, other, undecided) for other in items[:n])
+        for index, item in enumerate(items)
+        if not any(compare(item, other, undecided) for other in items[:index])
     ]
 
 
-def _match_members(
+def _match(
     gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison, any_order: bool = False
 ) -> bool | None:
     """Match members one to one; equality is transitive, so in any order the first match will do."""
@@ -454,10 +383,10 @@ def _match_members(
         return False
     rest = list(answer)
     sure: bool | None = True
-    for wanted in gold:
+    for member in gold:
         equal: bool | None = False
-        for index, given in enumerate(rest if any_order else rest[:1]):
-            same = _compare(wanted, given, leaf)
+        for index, other in enumerate(rest if any_order else rest[:1]):
+            same = _compare(member, other, leaf)
             if same or not any_order:
                 rest.pop(index)
                 equal = same

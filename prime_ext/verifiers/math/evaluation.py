@@ -6,6 +6,7 @@ where answers could differ: docs/reference/verifier_rules.md.
 """
 
 import math
+import operator
 import random
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -15,24 +16,17 @@ from typing import Any
 from mpmath import mp
 
 from prime_ext.verifiers.math.answer_comparison import compare
+from prime_ext.verifiers.math.answer_tree import INFINITY, Equation, Group, Leaf, Node, Relation
 from prime_ext.verifiers.math.expressions import Expression, exact_value, walk
 from prime_ext.verifiers.math.notation import list_spellings
 from prime_ext.verifiers.math.numbers import PlainNumber
-from prime_ext.verifiers.math.structure import (
-    INFINITY,
-    Equation,
-    Group,
-    Leaf,
-    Node,
-    Relation,
-    Side,
-    read,
-)
+from prime_ext.verifiers.math.structure import read
 
 DIGITS = 100
 AGREEMENT = 80
 # Integrals, infinite series and limits are not exact.
 ROUGH_AGREEMENT = 15
+SET_AGREEMENT = 40
 POINTS = 8
 BRANCH_POINTS = 64
 MAX_TERMS = 2000
@@ -40,6 +34,9 @@ MAX_EXPONENT = 5_000_000
 _BRANCHES = frozenset(
     "abs floor ceil max min sgn arcsin arccos arctan arccot arcsec arccsc log ln Re Im norm".split()
 )
+_SCALES = (1, 1, 1, 3, 3, 12, 40, 150, 1100, 10**5, 10**9)
+_ANGLE_FUNCTIONS = frozenset("sin cos tan cot sec csc cis".split())
+_REAL_FUNCTIONS = frozenset("floor ceil sgn max min gcd lcm".split())
 _SETS = frozenset(["tuple", "interval", "set", "union", "cap", "setminus"])
 Values = dict[str, Any]
 
@@ -52,264 +49,229 @@ class Excessive(Exception):
     """A value takes too many steps or digits."""
 
 
-_TRIGONOMETRIC: dict[str, Callable[[Any], Any]] = {
+def _factorial(value: Any) -> Any:
+    if abs(value) > MAX_TERMS:
+        raise Excessive("a factorial beyond all limits")
+    return mp.factorial(value)
+
+
+def _on_integers(function: Callable[..., int], *values: Any) -> Any:
+    whole = [int(value) for value in values]
+    if whole != list(values) or 0 in whole:
+        raise Undefined("gcd of values that are not integers")
+    return mp.mpf(function(*whole))
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+    "divide": operator.truediv, "negate": operator.neg,
+}  # fmt: skip
+_SERIES = {"sum": (mp.nsum, mp.fsum), "prod": (mp.nprod, mp.fprod)}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(mp, name)
-    for name in "sin cos tan cot sec csc sinh cosh tanh coth sech csch exp".split()
+    for name in "sin cos tan cot sec csc sinh cosh tanh coth sech csch exp ln floor ceil".split()
 }
-_INVERSE: dict[str, Callable[[Any], Any]] = {
-    **{f"arc{name}": getattr(mp, f"a{name}") for name in "sin cos tan cot sec csc".split()},
-    **{f"ar{name}": getattr(mp, f"a{name}") for name in "sinh cosh tanh".split()},
-}
+_FUNCTIONS |= {f"arc{name}": getattr(mp, f"a{name}") for name in "sin cos tan cot sec csc".split()}
+_FUNCTIONS |= {f"ar{name}": getattr(mp, f"a{name}") for name in "sinh cosh tanh".split()}
+_FUNCTIONS |= {
+    "log": lambda value, base: mp.log(value) / mp.log(base),
+    "cis": mp.expj, "abs": abs, "sgn": mp.sign, "Re": mp.re, "Im": mp.im, "conjugate": mp.conj,
+    "factorial": _factorial, "binom": mp.binomial, "permutations": mp.ff, "max": max, "min": min,
+    "gcd": lambda *values: _on_integers(math.gcd, *values),
+    "lcm": lambda *values: _on_integers(math.lcm, *values),
+}  # fmt: skip
+
+
+def _apply_unknown(name: str, values: Sequence[Any]) -> Any:
+    """Return the value of some smooth function, the same for the same name."""
+    generator = random.Random(f"{name}/{len(values)}")
+    total = mp.mpf(generator.random())
+    for value in values:
+        total += value * mp.mpf(generator.uniform(0.3, 0.7))
+    return mp.sin(total) + total / 3
 
 
 class _Evaluator:
     """Values of expressions at one point; ``real``: roots and logarithms are those of reals."""
 
     def __init__(self, values: Values, real: bool, terms: list[int] | None = None) -> None:
-        self.values = values
+        constants = {"\\pi": +mp.pi, "e": +mp.e, "i": mp.mpc(0, 1)}
+        self.values = constants | {"\\infty": mp.inf} | values
         self.real = real
         self.angles = 0
         self.terms = terms or [0]  # of all sums so far
 
     def evaluate(self, tree: Expression) -> Any:
         """Return the value. Raises :class:`Undefined`."""
-        try:
-            value = self._evaluate(tree)
-        except (ZeroDivisionError, ValueError, OverflowError, TypeError) as error:
-            raise Undefined(str(error)) from error
+        value = self.evaluate_bound(tree)
         if not mp.isfinite(value):
             raise Undefined("infinite")
         return value
+
+    def evaluate_bound(self, tree: Expression) -> Any:
+        """Return the value, which may be infinite if that is all of the expression."""
+        try:
+            return self._evaluate(tree)
+        except (ZeroDivisionError, ValueError, OverflowError, TypeError) as error:
+            raise Undefined(str(error)) from error
 
     def _evaluate(self, tree: Expression) -> Any:
         operation, *operands = tree
         if operation == "number":
             return mp.mpf(operands[0].numerator) / operands[0].denominator
         if operation == "symbol":
-            return self._symbol(operands[0])
-        if operation == "base":
-            digits, base = operands
-            whole, _, places = digits.partition(".")
-            return mp.mpf(int(whole + places, base)) / base ** len(places)
-        if operation in ("sum", "prod"):
-            return self._series(tree)
-        if operation == "integral":
-            variable, low, high, body = operands
-            return mp.quad(self._along(variable, body), [self._bound(low), self._bound(high)])
-        if operation == "limit":
-            return self._limit(*operands)
-        if operation == "power":
-            return self._power(*operands)
-        if operation == "call":
-            return self._call(operands[0], operands[1:])
-        values = [self._evaluate(operand) for operand in operands]
-        if operation == "root":
-            return self._root(values[0], operands[1])
-        if operation == "degrees":
-            return values[0] * mp.pi / 180 if self.angles else values[0]
-        if operation == "negate":
-            return -values[0]
-        left, right = values
-        if operation == "add":
-            return left + right
-        if operation == "subtract":
-            return left - right
-        if operation == "multiply":
-            return left * right
-        if right == 0:
-            raise Undefined("a division by zero")
-        return left / right
+            if operands[0] not in self.values:
+                raise Undefined(f"{operands[0]} has no value")
+            return self.values[operands[0]]
+        if operation in _ARITHMETIC:
+            return _ARITHMETIC[operation](*map(self._evaluate, operands))
+        if operation in _SERIES:
+            return self._accumulate(operation, *operands)
+        return getattr(self, f"_evaluate_{operation}")(*operands)
 
-    def _symbol(self, name: str) -> Any:
-        if name in self.values:
-            return self.values[name]
-        constants = {"\\pi": mp.pi, "e": mp.e, "i": mp.mpc(0, 1)}
-        if name not in constants:
-            raise Undefined(f"{name} has no value")
-        return +constants[name]
+    def _evaluate_base(self, digits: str, base: int) -> Any:
+        whole, _, places = digits.partition(".")
+        return mp.mpf(int(whole + places, base)) / base ** len(places)
 
-    def _bound(self, tree: Expression) -> Any:
-        if tree == INFINITY.tree:
-            return mp.inf
-        if tree == ("negate", INFINITY.tree):
-            return -mp.inf
-        return self._evaluate(tree)
+    def _evaluate_degrees(self, operand: Expression) -> Any:
+        value = self._evaluate(operand)
+        return value * mp.pi / 180 if self.angles else value
 
-    def _along(self, variable: str, body: Expression) -> Callable[[Any], Any]:
-        def at(value: Any) -> Any:
+    def _follow(self, variable: str, body: Expression) -> Callable[[Any], Any]:
+        """Return the body as a function of its variable."""
+
+        def evaluate_at(value: Any) -> Any:
             values = {**self.values, variable: value}
             return _Evaluator(values, self.real, self.terms)._evaluate(body)
 
-        return at
+        return evaluate_at
 
-    def _series(self, tree: Expression) -> Any:
-        operation, variable, low, high, body = tree
-        at = self._along(variable, body)
-        start, end = self._bound(low), self._bound(high)
+    def _evaluate_integral(
+        self, variable: str, low: Expression, high: Expression, body: Expression
+    ) -> Any:
+        ends = [self._evaluate(low), self._evaluate(high)]
+        return mp.quad(self._follow(variable, body), ends)
+
+    def _accumulate(
+        self, operation: str, variable: str, low: Expression, high: Expression, body: Expression
+    ) -> Any:
+        """Return the value of a sum or product."""
+        infinite, finite = _SERIES[operation]
+        evaluate_at = self._follow(variable, body)
+        start, end = self._evaluate(low), self._evaluate(high)
         if mp.isinf(end):
-            return (mp.nsum if operation == "sum" else mp.nprod)(at, [start, end])
+            return infinite(evaluate_at, [start, end])
         if start != int(start.real) or end != int(end.real):
             raise Undefined("bounds of a sum")
         self.terms[0] += max(0, int((end - start).real))
         if self.terms[0] > MAX_TERMS:
             raise Excessive(f"more than {MAX_TERMS} terms")
-        terms = [at(mp.mpf(index)) for index in range(int(start), int(end) + 1)]
-        return mp.fsum(terms) if operation == "sum" else mp.fprod(terms)
+        return finite([evaluate_at(mp.mpf(index)) for index in range(int(start), int(end) + 1)])
 
-    def _limit(self, variable: str, bound: Expression, body: Expression) -> Any:
-        at = self._along(variable, body)
-        point = self._bound(bound)
+    def _evaluate_limit(self, variable: str, bound: Expression, body: Expression) -> Any:
+        evaluate_at = self._follow(variable, body)
+        point = self._evaluate(bound)
         if mp.isinf(point):
-            return at(mp.sign(point) * mp.mpf(10) ** 30)
+            return evaluate_at(mp.sign(point) * mp.mpf(10) ** 30)
         try:
             return _Evaluator({**self.values, variable: point}, self.real).evaluate(body)
         except Undefined:
-            return at(point + mp.mpf(10) ** -30)
+            return evaluate_at(point + mp.mpf(10) ** -30)
 
-    def _power(self, base: Expression, exponent: Expression) -> Any:
-        left = self._evaluate(base)
+    def _evaluate_power(self, base: Expression, exponent: Expression) -> Any:
+        left, right = self._evaluate(base), self._evaluate(exponent)
         exact = exact_value(exponent)
+        if left == 0 and (exact is None or exact <= 0):
+            raise Undefined("a power of zero")
+        if left and abs(mp.log(abs(left))) * abs(mp.re(right)) > MAX_EXPONENT:
+            raise Excessive("a power beyond all limits")
         if exact is None:
-            right = self._evaluate(exponent)
-            if left == 0:
-                raise Undefined("a power of zero")
             if self.real and left.real < 0 and right != int(right.real):
                 raise Undefined("a power of a negative number")
-            self._limit_size(left, right)
             return mp.power(left, right)
-        if left == 0 and exact <= 0:
-            raise Undefined("a power of zero")
-        self._limit_size(left, exact)
         if exact.denominator == 1:
             return mp.power(left, int(exact))
-        root = self._root(left, ("number", Fraction(exact.denominator)))
-        return (
-            mp.power(root, exact.numerator)
-            if self.real
-            else mp.power(left, mp.mpf(exact.numerator) / exact.denominator)
-        )
+        if self.real:
+            return mp.power(self._take_root(left, exact.denominator), exact.numerator)
+        return mp.power(left, right)
 
-    def _limit_size(self, base: Any, exponent: Any) -> None:
-        size = (
-            abs(mp.log(abs(base)))
-            * abs(float(mp.re(exponent)) if not isinstance(exponent, Fraction) else exponent)
-            if base
-            else 0
-        )
-        if size > MAX_EXPONENT:
-            raise Excessive("a power beyond all limits")
-
-    def _root(self, value: Any, degree: Expression) -> Any:
+    def _evaluate_root(self, base: Expression, degree: Expression) -> Any:
+        value = self._evaluate(base)
         exact = exact_value(degree)
-        if exact is None:
+        if exact is None or exact.denominator != 1 or exact < 1:
             return mp.power(value, 1 / self._evaluate(degree))
-        if exact.denominator != 1 or exact < 1:
-            return mp.power(value, 1 / (mp.mpf(exact.numerator) / exact.denominator))
-        if isinstance(value, mp.mpf) and value < 0:
-            if exact % 2 and self.real:
-                return -mp.root(-value, int(exact))
-            if self.real:
+        return self._take_root(value, int(exact))
+
+    def _take_root(self, value: Any, degree: int) -> Any:
+        if self.real and isinstance(value, mp.mpf) and value < 0:
+            if degree % 2 == 0:
                 raise Undefined("an even root of a negative number")
-        return mp.root(value, int(exact))
+            return -mp.root(-value, degree)
+        return mp.root(value, degree)
 
-    def _call(self, name: str, operands: Sequence[Expression]) -> Any:
-        if name in ("sin", "cos", "tan", "cot", "sec", "csc", "cis"):
-            self.angles += 1
-            value = self._evaluate(operands[0])
-            self.angles -= 1
-            return mp.expj(value) if name == "cis" else _TRIGONOMETRIC[name](value)
+    def _evaluate_call(self, name: str, *operands: Expression) -> Any:
+        self.angles += name in _ANGLE_FUNCTIONS
         values = [self._evaluate(operand) for operand in operands]
-        first = values[0]
-        if name in _TRIGONOMETRIC and len(values) == 1:
-            return _TRIGONOMETRIC[name](first)
-        if name in _INVERSE and len(values) == 1:
-            value = _INVERSE[name](first)
-            if self.real and mp.im(value) != 0:
-                raise Undefined(f"{name} beyond its domain")
-            return value
-        if name in ("log", "ln"):
-            if first == 0 or (self.real and (mp.im(first) or first < 0)):
-                raise Undefined("a logarithm of a number that is not positive")
-            return mp.log(first) if name == "ln" else mp.log(first) / mp.log(values[1])
-        if name == "abs":
-            return abs(first)
-        if name == "factorial":
-            if abs(first) > MAX_TERMS:
-                raise Excessive("a factorial beyond all limits")
-            return mp.factorial(first)
-        if name == "binom":
-            return mp.binomial(*values)
-        if name == "permutations":
-            return mp.ff(*values)
-        if name == "conjugate":
-            return mp.conj(first)
-        if name in ("Re", "Im"):
-            return mp.re(first) if name == "Re" else mp.im(first)
-        if mp.im(first) == 0 and name in ("floor", "ceil", "sgn"):
-            return {"floor": mp.floor, "ceil": mp.ceil, "sgn": mp.sign}[name](first)
-        if name in ("max", "min") and values[1:] and not any(mp.im(value) for value in values):
-            return (max if name == "max" else min)(values)
-        if name in ("gcd", "lcm"):
-            whole = [int(value) for value in values]
-            if whole != values or 0 in whole:
-                raise Undefined("gcd of values that are not integers")
-            return mp.mpf((math.gcd if name == "gcd" else math.lcm)(*whole))
-        # An unknown function: some smooth one, the same for the same name.
-        generator = random.Random(f"{name}/{len(values)}")
-        total = mp.mpf(generator.random())
-        for value in values:
-            total += value * mp.mpf(generator.uniform(0.3, 0.7))
-        return mp.sin(total) + total / 3
+        self.angles -= name in _ANGLE_FUNCTIONS
+        if name not in _FUNCTIONS:
+            return _apply_unknown(name, values)
+        if name in _REAL_FUNCTIONS and any(mp.im(value) for value in values):
+            raise Undefined(f"{name} of a complex number")
+        value = _FUNCTIONS[name](*values)
+        if not mp.isfinite(value) or (self.real and mp.im(value)):
+            raise Undefined(f"{name} beyond its domain")
+        return value
 
 
-def _symbols(trees: Sequence[Expression]) -> list[str]:
-    bound = set()
+def _list_symbols(trees: Sequence[Expression]) -> list[str]:
+    bound = {"\\pi", "e", "\\infty", "i"}
     names = set()
     for tree in trees:
-        for part in walk(tree):
-            if part[0] in ("sum", "prod", "integral", "limit"):
-                bound.add(part[1])
-            elif part[0] == "symbol":
-                names.add(part[1])
-    return sorted(names - bound - {"\\pi", "e", "\\infty", "i"})
+        for node in walk(tree):
+            if node[0] in ("sum", "prod", "integral", "limit"):
+                bound.add(node[1])
+            elif node[0] == "symbol":
+                names.add(node[1])
+    return sorted(names - bound)
 
 
-def _constants(trees: Sequence[Expression]) -> list[Fraction]:
+def _list_constants(trees: Sequence[Expression]) -> list[Fraction]:
     """Return numbers in the trees and where they may put branch points."""
-    values = {exact_value(part) for tree in trees for part in walk(tree) if part[0] != "sum"}
+    values = {exact_value(node) for tree in trees for node in walk(tree) if node[0] != "sum"}
     small = sorted(value for value in values if value and 0 < abs(value) < 10**12)[:8]
-    return (
-        small + [left * sign / right for left in small for right in small for sign in (1, -1)][:40]
-    )
+    ratios = [left * sign / right for left in small for right in small for sign in (1, -1)]
+    return small + ratios[:40]
 
 
-def _points(trees: Sequence[Expression], real: bool) -> Iterator[Values]:
+def _counts(node: Expression) -> bool:
+    """Return whether a node needs integers."""
+    if node[0] in ("sum", "prod"):
+        return bool(_list_symbols(node[2:4]))
+    return node[:2] in (("call", "gcd"), ("call", "lcm")) and bool(_list_symbols([node]))
+
+
+def _has_branches(node: Expression) -> bool:
+    if node[0] == "power":
+        return (exact_value(node[2]) or Fraction(1, 2)).denominator > 1
+    return node[0] == "root" or (node[0] == "call" and node[1] in _BRANCHES)
+
+
+def _sample(trees: Sequence[Expression], real: bool) -> Iterator[Values]:
     """Yield sample points: both signs, several scales, around the numbers in the trees."""
-    symbols = _symbols(trees)
-    parts = [part for tree in trees for part in walk(tree)]
+    symbols = _list_symbols(trees)
+    if not symbols:
+        yield {}
+        return
+    nodes = [node for tree in trees for node in walk(tree)]
     generator = random.Random(len(symbols))
-    if any(
-        part[0] in ("sum", "prod")
-        and _symbols([part[2], part[3]])
-        or part[0] == "call"
-        and (part[1] in ("gcd", "lcm") and _symbols([part]))
-        for part in parts
-    ):
+    if any(map(_counts, nodes)):
         for _ in range(POINTS):
             yield {symbol: mp.mpf(generator.randrange(1, 13)) for symbol in symbols}
         return
-    branches = real and any(
-        part[0] == "root"
-        or part[0] == "call"
-        and part[1] in _BRANCHES
-        or part[0] == "power"
-        and (exact_value(part[2]) or Fraction(1, 2)).denominator > 1
-        for part in parts
-    )
-    constants = _constants(trees) if branches else []
-    scales = (1, 1, 1, 3, 3, 12, 40, 150, 1100, 10**5, 10**9)
+    branches = real and any(map(_has_branches, nodes))
+    constants = _list_constants(trees) if branches else []
 
-    def value(number: int) -> Any:
+    def choose(number: int) -> Any:
         if not branches or number < 3:
             return mp.mpf(generator.randrange(-4000, 4000) * 2 + 1) / 2003
         if number % 6 == 4:
@@ -320,13 +282,13 @@ def _points(trees: Sequence[Expression], real: bool) -> Iterator[Values]:
             center = constants[number // 4 % len(constants)]
             shift = (-1) ** (number // 2) * mp.mpf(generator.randrange(1, 2000)) / 1009
             return mp.mpf(center.numerator) / center.denominator + shift
-        return mp.mpf(generator.randrange(-4000, 4000) * 2 + 1) / 8009 * generator.choice(scales)
+        return mp.mpf(generator.randrange(-4000, 4000) * 2 + 1) / 8009 * generator.choice(_SCALES)
 
     for number in range(BRANCH_POINTS if branches else POINTS):
-        point = {symbol: value(number) for symbol in symbols}
+        point = {symbol: choose(number) for symbol in symbols}
         yield point
         if branches and number < 12:
-            yield {symbol: abs(one) for symbol, one in point.items()}
+            yield {symbol: abs(value) for symbol, value in point.items()}
 
 
 def _value(tree: Expression, point: Values, real: bool) -> Any:
@@ -349,58 +311,53 @@ def _is_close(left: Any, right: Any, agreement: int) -> bool:
     )
 
 
-def trees_equal(wanted: Expression, given: Expression) -> bool:
+def _trees_equal(gold: Expression, answer: Expression) -> bool:
     """Compare two expressions at all sample points where they have values."""
-    if wanted == given:
+    if gold == answer:
         return True
-    exact = exact_value(wanted), exact_value(given)
+    exact = exact_value(gold), exact_value(answer)
     if None not in exact:
         return exact[0] == exact[1]
-    trees = (wanted, given)
-    parts = [part for tree in trees for part in walk(tree)]
+    nodes = [*walk(gold), *walk(answer)]
     rough = any(
-        part[0] in ("integral", "limit")
-        or (part[0] in ("sum", "prod") and part[3] == INFINITY.tree)
-        for part in parts
+        node[0] in ("integral", "limit")
+        or (node[0] in ("sum", "prod") and node[3] == INFINITY.tree)
+        for node in nodes
     )
-    agreement = ROUGH_AGREEMENT if rough else AGREEMENT
-    is_complex = ("symbol", "i") in parts or any(part[1:2] == ("cis",) for part in parts)
+    is_complex = ("symbol", "i") in nodes or any(node[1:2] == ("cis",) for node in nodes)
     with mp.workdps(30 if rough else DIGITS):
         for real in (False,) if is_complex else (True, False):
-            same = _agree(trees, real, agreement)
-            if same is not None:
-                return same
+            agree = _agree((gold, answer), real, ROUGH_AGREEMENT if rough else AGREEMENT)
+            if agree is not None:
+                return agree
     return False
 
 
 def _agree(trees: tuple[Expression, Expression], real: bool, agreement: int) -> bool | None:
     """Compare at the points; None if there are too few where both have values."""
-    symbols = _symbols(trees)
-    agreed = looked = 0
-    excess: Excessive | None = None
-    for point in _points(trees, real) if symbols else [{}]:
+    symbols = _list_symbols(trees)
+    agreed = compared = 0
+    for point in _sample(trees, real):
         try:
             left, right = (_value(tree, point, real) for tree in trees)
-        except Excessive as error:
-            excess = error
+        except Excessive:
             continue
-        looked += 1
+        compared += 1
         if left is None or right is None:
-            if (left is None) != (right is None) and len(symbols) < 2 and (real or not symbols):
-                if symbols or not real:
-                    return False
+            if left is not right and len(symbols) < 2 and bool(symbols) == real:
+                return False
             continue
         if not _is_close(left, right, agreement):
             return False
         agreed += 1
-    if not looked and excess:
+    if not compared:
         _value(trees[0], point, real)  # raises if the gold answer is the one that is too complex
-    return True if agreed >= min(3, looked) and agreed else None
+    return True if agreed >= min(3, compared) and agreed else None
 
 
 def _rounds(tree: Expression, decimal: PlainNumber) -> bool:
     """Return whether an exact value that needs over 12 places rounds to a gold decimal."""
-    if _symbols([tree]):
+    if _list_symbols([tree]):
         return False
     with mp.workdps(DIGITS):
         try:
@@ -420,31 +377,24 @@ def _rounds(tree: Expression, decimal: PlainNumber) -> bool:
 _FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le"}
 
 
-def _links(node: Node) -> list[tuple[str, Expression]]:
+def _list_links(node: Node) -> list[tuple[str, Expression]]:
     """Return operator and difference of the sides of each link of a chain."""
     chain = node.relation if isinstance(node, Group) else node
     if isinstance(chain, Equation):
-        sides: Sequence[Side] = chain.sides[-2:]
-        operators: Sequence[str] = ("=",)
-    elif isinstance(chain, Relation):
-        sides, operators = chain.sides, chain.operators
-    else:
+        chain = Relation(chain.sides[-2:], ("=",))
+    trees = [side.tree for side in chain.sides] if isinstance(chain, Relation) else []
+    if not isinstance(chain, Relation) or None in trees:
         return []
-    trees = [side.tree for side in sides]
-    if None in trees:
-        return []
-    return [
-        (operator, ("subtract", left, right))
-        for operator, (left, right) in zip(operators, pairwise(trees), strict=True)
-    ]
+    links = zip(chain.operators, pairwise(trees), strict=True)
+    return [(sign, ("subtract", left, right)) for sign, (left, right) in links]
 
 
-def _links_equal(wanted: tuple[str, Expression], given: tuple[str, Expression]) -> bool:
+def _links_equal(gold: tuple[str, Expression], answer: tuple[str, Expression]) -> bool:
     """Return whether differences are proportional, with the right sign for inequalities."""
-    (operator, left), (other, right) = wanted, given
+    (sign, left), (other, right) = gold, answer
     ratios = []
     with mp.workdps(DIGITS):
-        points = list(_points((left, right), True)) if _symbols([left, right]) else [{}]
+        points = list(_sample((left, right), True))
         for point in points:
             try:
                 values = [_value(tree, point, True) for tree in (left, right)]
@@ -454,164 +404,132 @@ def _links_equal(wanted: tuple[str, Expression], given: tuple[str, Expression]) 
                 continue
             if values[0] != 0:
                 ratios.append(values[0] / values[1])
-        if len(ratios) < min(3, len(points)) or not all(
-            _is_close(ratio, ratios[0], AGREEMENT) for ratio in ratios
-        ):
+        if len(ratios) < min(3, len(points)) or any(map(mp.im, ratios)):
             return False
-        if len(points) == 1 and not _is_close(abs(ratios[0]), mp.mpf(1), AGREEMENT):
+        if len(points) == 1:
+            ratios.append(mp.sign(ratios[0]))
+        if not all(_is_close(ratio, ratios[0], AGREEMENT) for ratio in ratios):
             return False
         positive = ratios[0] > 0
-    return (other if positive else _FLIPPED.get(other, other)) == operator
+    return (other if positive else _FLIPPED.get(other, other)) == sign
 
 
 def _chains_equal(gold: Node, answer: Node) -> bool:
-    wanted, given = _links(gold), _links(answer)
-    if not wanted or len(wanted) != len(given):
+    links, others = _list_links(gold), _list_links(answer)
+    if not links or len(links) != len(others):
         return False
-    matches = [[_links_equal(link, other) for other in given] for link in wanted]
+    matches = [[_links_equal(link, other) for other in others] for link in links]
     return all(map(any, matches)) and all(map(any, zip(*matches, strict=True)))
 
 
-def _contains(node: Node, variable: str, x: Any) -> bool:
+def _contains(node: Node, x: Any) -> bool:
     """Return whether a set of real numbers contains one. Raises :class:`Undefined`."""
     if isinstance(node, Leaf):
-        if node.tree is None:
-            raise Undefined("a set that is not known")
-        return bool(_is_close(_Evaluator({}, True).evaluate(node.tree), x, 40))
-    if isinstance(node, Group) and node.kind in _SETS:
-        if node.kind in ("tuple", "interval") and len(node.items) == 2 and not node.relation:
-            low, high = (_bound(item) for item in node.items)
-            above = x > low or (node.left == "[" and _is_close(x, low, 40))
-            below = x < high or (node.right == "]" and _is_close(x, high, 40))
-            strict = (node.left == "(" and _is_close(x, low, 40)) or (
-                node.right == ")" and _is_close(x, high, 40)
-            )
-            return bool(above and below and not strict)
-        if node.relation:
-            return _contains(node.relation, variable, x)
-        if node.kind == "setminus":
-            return _contains(node.items[0], variable, x) and not _contains(
-                node.items[1], variable, x
-            )
-        inside = [_contains(item, variable, x) for item in node.items]
-        return all(inside) if node.kind == "cap" else any(inside)
-    if not isinstance(node, Relation):
+        return _is_close(_evaluate_bound(node), x, SET_AGREEMENT)
+    if isinstance(node, Relation):
+        return _holds(node, x)
+    if not isinstance(node, Group) or node.kind not in _SETS:
         raise Undefined("no set of numbers")
+    if node.relation:
+        return _holds(node.relation, x)
+    if node.kind in ("tuple", "interval") and len(node.items) == 2:
+        low, high = map(_evaluate_bound, node.items)
+        above = node.left == "[" if _is_close(x, low, SET_AGREEMENT) else x > low
+        below = node.right == "]" if _is_close(x, high, SET_AGREEMENT) else x < high
+        return bool(above and below)
+    inside = [_contains(item, x) for item in node.items]
+    if node.kind == "setminus":
+        return inside[0] and not inside[1]
+    return all(inside) if node.kind == "cap" else any(inside)
+
+
+def _holds(relation: Relation, x: Any) -> bool:
+    """Return whether a chain of inequalities holds for the value of its only variable."""
     values = []
-    for side in node.sides:
-        if side.tree is None or len(names := _symbols([side.tree])) > 1:
+    for side in relation.sides:
+        if side.tree is None:
             raise Undefined("no set of numbers")
-        value = _value(side.tree, {name: x for name in names}, True)
-        if value is None:
-            return False
-        values.append(value)
-    for operator, (left, right) in zip(node.operators, pairwise(values), strict=True):
-        equal = _is_close(left, right, 40)
-        holds = {
-            "=": equal,
-            "ne": not equal,
-            "<": left < right and not equal,
-            "le": left < right or equal,
-            ">": left > right and not equal,
-            "ge": left > right or equal,
-        }
-        if operator not in holds or not holds[operator]:
+        values.append(_value(side.tree, dict.fromkeys(_list_symbols([side.tree]), x), True))
+    if None in values:
+        return False
+    for sign, (left, right) in zip(relation.operators, pairwise(values), strict=True):
+        if _is_close(left, right, SET_AGREEMENT):
+            if sign not in ("=", "le", "ge"):
+                return False
+        elif sign != "ne" and sign not in (("<", "le") if left < right else (">", "ge")):
             return False
     return True
 
 
-def _bound(node: Node) -> Any:
+def _evaluate_bound(node: Node) -> Any:
     if not isinstance(node, Leaf) or node.tree is None:
         raise Undefined("a bound without a value")
-    return _Evaluator({}, True)._bound(node.tree)
+    return _Evaluator({}, True).evaluate_bound(node.tree)
 
 
-def _boundaries(node: Node) -> Iterator[Any]:
-    if isinstance(node, Leaf) and node.tree is not None:
-        value = _Evaluator({}, True)._bound(node.tree)
-        if mp.isfinite(value):
-            yield value
-    elif isinstance(node, Group):
-        for item in node.items:
-            yield from _boundaries(item)
-    if isinstance(node, Relation | Group):
-        trees = [side.tree for side in _sides(node) if side.tree is not None]
-        for constant in _constants(trees):
-            value = mp.mpf(constant.numerator) / constant.denominator
-            yield from (value, -value, mp.sqrt(abs(value)), -mp.sqrt(abs(value)))
+def _walk_nodes(node: Node) -> Iterator[Node]:
+    yield node
+    if isinstance(node, Group):
+        for item in (*node.items, *filter(None, [node.relation])):
+            yield from _walk_nodes(item)
 
 
-def _sides(node: Relation | Group) -> Sequence[Side]:
-    chain = node.relation if isinstance(node, Group) else node
-    return chain.sides if chain else ()
+def _list_ends(node: Node) -> Iterator[Any]:
+    """Yield the numbers at which a set may begin or end."""
+    for inner in _walk_nodes(node):
+        if isinstance(inner, Leaf) and inner.tree is not None:
+            value = _evaluate_bound(inner)
+            yield from [value] if mp.isfinite(value) else []
+        elif isinstance(inner, Relation):
+            for constant in _list_constants([side.tree for side in inner.sides if side.tree]):
+                value = mp.mpf(constant.numerator) / constant.denominator
+                yield from (value, -value, mp.sqrt(abs(value)), -mp.sqrt(abs(value)))
 
 
-def _sets_equal(wanted: Node, given: Node) -> bool:
-    """Compare sets of real numbers at their ends, beside them, and at points of all sizes."""
-    names = {
-        name
-        for node in (wanted, given)
-        for relation in _relations(node)
-        for side in relation.sides
-        if side.tree is not None
-        for name in _symbols([side.tree])
-    }
-    if len(names) > 1:
+def _sets_equal(gold: Node, answer: Node) -> bool:
+    """Compare sets of real numbers at their ends, next to them, and at points of all sizes."""
+    relations = [
+        node for tree in (gold, answer) for node in _walk_nodes(tree) if isinstance(node, Relation)
+    ]
+    trees = [side.tree for relation in relations for side in relation.sides if side.tree]
+    if len(_list_symbols(trees)) > 1:
         return False
-    variable = next(iter(names), "x")
     generator = random.Random(0)
     with mp.workdps(50):
+        points = [
+            mp.mpf(generator.uniform(-1, 1)) * scale
+            for scale in (0.5, 2, 8, 40, 200, 10**4)
+            for _ in range(20)
+        ]
         try:
-            ends = [*_boundaries(wanted), *_boundaries(given)]
-            points = [
-                mp.mpf(generator.uniform(-1, 1)) * scale
-                for scale in (0.5, 2, 8, 40, 200, 10**4)
-                for _ in range(20)
-            ]
-            for end in ends[:200]:
-                beside = max(mp.mpf(1), abs(end)) * mp.mpf(10) ** -9
-                points += [end, end - beside, end + beside]
-            return all(
-                _contains(wanted, variable, x) == _contains(given, variable, x) for x in points
-            )
+            for end in [*_list_ends(gold), *_list_ends(answer)][:200]:
+                shift = max(mp.mpf(1), abs(end)) * mp.mpf(10) ** -9
+                points += [end, end - shift, end + shift]
+            return all(_contains(gold, x) == _contains(answer, x) for x in points)
         except (Undefined, Excessive, TypeError, ValueError):
             return False
 
 
-def _relations(node: Node) -> Iterator[Relation]:
-    if isinstance(node, Relation):
-        yield node
-    elif isinstance(node, Group):
-        if node.relation:
-            yield node.relation
-        for item in node.items:
-            yield from _relations(item)
-
-
-def leaf(gold: Node, answer: Node) -> bool:
+def compare_values(gold: Node, answer: Node) -> bool:
     """Compare leaves, relations and sets, and always decide."""
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         if gold.tree is None or answer.tree is None:
             return False
         if gold.number and not answer.number and _rounds(answer.tree, gold.number):
             return True
-        if gold.percent != answer.percent:
-            return False
-        return trees_equal(gold.tree, answer.tree)
+        return gold.percent == answer.percent and _trees_equal(gold.tree, answer.tree)
     if _chains_equal(gold, answer):
         return True
-    if isinstance(gold, Equation) or isinstance(answer, Equation):
-        return False
-    if isinstance(gold, Leaf) or isinstance(answer, Leaf):
+    if any(isinstance(node, Equation | Leaf) for node in (gold, answer)):
         return False
     return _sets_equal(gold, answer)
 
 
 def judge(gold: str, answer: str) -> tuple[str, str]:
     """Return ``correct``, ``wrong`` or ``error`` (of the gold answer) and why."""
-    for wanted, given in list_spellings(gold, answer):
+    for gold_spelling, spelling in list_spellings(gold, answer):
         try:
-            if compare(read(wanted), read(given), leaf):
+            if compare(read(gold_spelling), read(spelling), compare_values):
                 return "correct", "equal at sample points"
         except Excessive as error:
             return "error", f"the gold answer is too complex: {error}"

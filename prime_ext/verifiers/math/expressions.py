@@ -6,6 +6,7 @@ A tree is a tuple of an operation and its operands: ``("number", Fraction)``, ``
 not accept is :class:`Unreadable`, and its reader keeps it as text.
 """
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -24,26 +25,44 @@ _MAX_BITS = 40_000
 
 _CALLED = frozenset("fghFGHPEV")
 _CONSTANTS = frozenset(["e", "i", "\\pi", "\\infty"])
-_NAMED = frozenset(
+_DECORATIONS = frozenset(
     "vec overline hat bar dot ddot tilde widehat widetilde mathcal mathscr mathfrak overrightarrow"
     " mathbb overset angle triangle measuredangle arc overarc check breve acute".split()
 )
 _NOT_VALUES = frozenset(
-    "text begin end cup cap setminus le ge ne in notin approx emptyset subset subseteq supset"
+    "text end cup cap setminus le ge ne in notin approx emptyset subset subseteq supset"
     " supseteq forall exists neg wedge vee Rightarrow Leftrightarrow to mapsto parallel perp sim"
     " cong equiv mid oplus otimes circ ldots pm mp pmod mod cancel permil over choose therefore"
-    " leftarrow leftrightarrow propto ni times star dagger top bot mapsto prime".split()
+    " leftarrow leftrightarrow propto ni times star dagger top bot prime stackrel underset"
+    " overbrace underbrace rfloor rceil cdot".split()
 )
-_BRACKETS = {"\\{": "\\}", "(": ")", "[": "]", "{": "}", "|": "|", "‖": "‖"}
-_RANGES = {"lfloor": ("rfloor", "floor"), "lceil": ("rceil", "ceil")}
+MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
+_CLOSING = {"\\{": "\\}", "(": ")", "[": "]", "{": "}", "|": "|", "‖": "‖"}
+_CLOSING |= {"lfloor": "rfloor", "lceil": "rceil"}
+_BRACKET_CALLS = {"|": "abs", "‖": "norm", "lfloor": "floor", "lceil": "ceil"}
 _BASE_WORDS = {
     name: value
     for value, name in enumerate("two three four five six seven eight nine ten".split(), 2)
 }
 KNOWN_CALLS = FUNCTIONS | frozenset(["abs", "norm", "binom", "permutations", "factorial"])
 _INVERSES = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"}
-_HEX = re.compile(r"[0-9A-Za-z]+")
+_COUNTS = {"C": "binom", "nCr": "binom", "ncr": "binom"}
+_COUNTS |= {"P": "permutations", "nPr": "permutations", "npr": "permutations"}
 ZERO: Expression = ("number", Fraction(0))
+ONE: Expression = ("number", Fraction(1))
+_END = Token("end", "")
+
+# Patterns of tokens, each with a space after it.
+_DERIVATIVE = re.compile(r"\{ (d|partial) ([a-zA-Z]) \} \{ (?:d|partial) ([a-zA-Z]) \} ")
+_CYCLE = re.compile(
+    r"(?:(?:overline|bar|dot) (?:\{ (\d+) \}|(\d+))|\( (\d+) \)) "
+    r"(?:(\d+ )?dot (?:\{ (\d+) \}|(\d+)) )?"
+)
+_DEGREES = re.compile(r"circ |\{ circ \} ")
+_PRIMES = re.compile(r"\^ (?:\{ )?((?:prime )+)(?:\} )?")
+_UNIT_VECTOR = re.compile(r"(?:\{ )?([ijk]) (?:\} )?")
+_REPEATED = re.compile(r"(\d+\.\d{0,12}?)((\d{1,12}?)\3+)")
+_BASED = re.compile(r"[({]*(\w+(?:\.\w+)?)[)}]*_[{(]*(\w+)[)}]*")
 
 
 class Unreadable(ValueError):
@@ -51,25 +70,39 @@ class Unreadable(ValueError):
 
 
 class _Parser:
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    """A parser by recursive descent; ``vectors``: it reads tuples, matrices and unit vectors."""
+
+    def __init__(self, tokens: Sequence[Token], vectors: bool = False) -> None:
         self.tokens: list[Token] = []
         self.glued: set[int] = set()  # letters that directly follow a letter
         for token in tokens:
-            if token.kind == "letters" and len(token.text) > 1 and token.text not in _COUNTS:
-                letters = [token._replace(text=one, space=False) for one in token.text]
-                letters[0] = letters[0]._replace(space=token.space)
-                start = len(self.tokens)
-                self.tokens += letters
-                self.glued.update(range(start + 1, len(self.tokens)))
-            else:
+            if token.kind != "letters" or len(token.text) == 1 or token.text in _COUNTS:
                 self.tokens.append(token)
+                continue
+            for index, letter in enumerate(token.text):
+                if index:
+                    self.glued.add(len(self.tokens))
+                self.tokens.append(Token("letters", letter, token.space and not index, token.roman))
+        if len(self.tokens) > MAX_TOKENS:
+            raise Unreadable(f"more than {MAX_TOKENS} tokens")
         self.position = 0
         self.depth = 0
         self.bars = 0
+        self.vectors = vectors
+        self.unit_vectors: set[str] = set()
+
+    def read_all(self) -> Expression:
+        tree = self.whole()
+        if self.position != len(self.tokens):
+            raise Unreadable(f"unexpected {self.look().text}")
+        return tree
 
     def look(self, offset: int = 0) -> Token:
         index = self.position + offset
         return self.tokens[index] if index < len(self.tokens) else _END
+
+    def sees(self, *texts: str) -> bool:
+        return self.look().text in texts and self.look().kind in ("sign", "command")
 
     def take(self) -> Token:
         token = self.look()
@@ -77,21 +110,28 @@ class _Parser:
         return token
 
     def accept(self, text: str) -> bool:
-        if self.look().text == text and self.look().kind in ("sign", "command"):
-            self.position += 1
-            return True
-        return False
+        accepted = self.sees(text)
+        self.position += accepted
+        return accepted
 
     def expect(self, text: str) -> None:
         if not self.accept(text):
             raise Unreadable(f"expected {text}, got {self.look().text or 'the end'}")
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Take the tokens that a pattern matches."""
+        following = self.tokens[self.position : self.position + 12]
+        match = pattern.match("".join(f"{token.text} " for token in following))
+        self.position += match.group().count(" ") if match else 0
+        return match
 
     def whole(self) -> Expression:
         """Read an expression with ``\\over`` or ``choose``, which bind least."""
         left = self.expression()
         if self.accept("over"):
             return ("divide", left, self.expression())
-        if self.accept("choose") or (self.look().text == "choose" and self.take()):
+        if self.look().text == "choose":
+            self.take()
             return ("call", "binom", left, self.expression())
         return left
 
@@ -103,11 +143,27 @@ class _Parser:
         self.depth -= 1
         return inner
 
+    def members(self, opening: str) -> list[Expression]:
+        """Read what commas separate up to the bracket that closes ``opening``."""
+        outer_bars, self.bars = self.bars, int(opening in "|‖")
+        members = [self.nested(self.whole)]
+        while self.accept(",") or self.accept(";"):
+            members.append(self.nested(self.whole))
+        self.bars = outer_bars
+        self.expect(_CLOSING[opening])
+        return members
+
+    def group(self, opening: str) -> Expression:
+        first, *others = self.members(opening)
+        if others:
+            raise Unreadable("a list in brackets")
+        return first
+
     def expression(self) -> Expression:
         total = self.term()
-        while (sign := self.look()).text in ("+", "-") and sign.kind == "sign":
-            self.take()
-            total = ("add" if sign.text == "+" else "subtract", total, self.term())
+        while self.sees("+", "-"):
+            operation = "add" if self.take().text == "+" else "subtract"
+            total = (operation, total, self.term())
         return total
 
     def term(self) -> Expression:
@@ -145,7 +201,7 @@ class _Parser:
         if token.kind == "number":
             return self.look(-1).text in (")", "]", "}", "rfloor", "rceil", "!", "i")
         if token.kind == "command":
-            return token.text not in _NOT_VALUES and token.text not in ("rfloor", "rceil", "cdot")
+            return token.text not in _NOT_VALUES
         if token.text == "|":
             return self.bars % 2 == 0
         return token.kind == "letters" or token.text in ("(", "[", "{")
@@ -157,32 +213,28 @@ class _Parser:
             return None
         start = self.position
         self.take()
-        fraction: Expression | None = None
-        if self.look().text == "frac" and self.look().kind == "command":
+        fraction: Expression = ()
+        if self.sees("frac"):
             fraction = self.factor()
         elif self.look().kind == self.look(2).kind == "number" and self.look(1).text == "/":
-            if not (self.look().space and self.look(3).text not in ("^", "!")):
+            if not self.look().space or self.look(3).text in ("^", "!"):
                 raise Unreadable("numbers side by side")
-            above, _, below = self.take().text, self.take(), self.take().text
-            fraction = ("divide", _number(above), _number(below))
-        if fraction is not None and fraction[0] == "divide":
-            above, below = fraction[1], fraction[2]
-            if above[0] == below[0] == "number" and 0 < above[1] < below[1]:
-                if above[1].denominator == below[1].denominator == 1:
-                    return ("add", _number(whole.text), fraction)
+            above, _, below = self.take(), self.take(), self.take()
+            fraction = ("divide", _number(above.text), _number(below.text))
+        if fraction[:1] == ("divide",) and fraction[1][0] == fraction[2][0] == "number":
+            upper, lower = fraction[1][1], fraction[2][1]
+            if 0 < upper < lower and upper.denominator == lower.denominator == 1:
+                return ("add", _number(whole.text), fraction)
         self.position = start
         return None
 
     def factor(self) -> Expression:
-        return self.postfix(self.primary())
-
-    def postfix(self, base: Expression) -> Expression:
+        base = self.primary()
         while True:
             if self.accept("^"):
                 base = self.power(base)
-            elif self.look().text == "!" and self.look().kind == "sign":
-                self.take()
-                if self.look().text == "!":
+            elif self.accept("!"):
+                if self.sees("!"):
                     raise Unreadable("a double factorial")
                 base = ("call", "factorial", base)
             elif self.look().text == "_" and base[0] == "number":
@@ -191,11 +243,13 @@ class _Parser:
                 return base
 
     def power(self, base: Expression) -> Expression:
-        braces = self.look().text == "{"
-        inside = self.look(1) if braces else self.look()
-        if inside.text == "circ" and (not braces or self.look(2).text == "}"):
-            self.position += 3 if braces else 1
+        if self.match(_DEGREES):
             return ("degrees", base)
+        inside = self.look(1) if self.sees("{") else self.look()
+        if base[0] == "vector" and inside.text in ("T", "top") and len(self.script()) == 1:
+            left, right, columns = base[1]
+            if columns == 0:
+                return ("vector", ("(", ")", 0), *base[2:])
         if inside.kind == "word" or inside.text in ("T", "top", "prime", "*", "+"):
             raise Unreadable(f"a power {inside.text}")
         return ("power", base, self.argument(sign=True))
@@ -203,119 +257,84 @@ class _Parser:
     def argument(self, sign: bool = False) -> Expression:
         """Read what a command or a power takes: a group, a number, a letter or a command."""
         if self.look().text in ("{", "("):
-            close = _BRACKETS[self.take().text]
-            bars, self.bars = self.bars, 0
-            inner = self.nested(self.whole)
-            self.bars = bars
-            self.expect(close)
-            return inner
+            return self.group(self.take().text)
         if sign and self.accept("-"):
             return ("negate", self.argument())
-        token = self.look()
-        if token.kind == "letters":
-            self.take()
-            return ("symbol", token.text) if self.look().text != "_" else self.symbol(token.text)
+        if self.look().kind == "letters":
+            name = self.take().text
+            return self.symbol(name) if self.look().text == "_" else ("symbol", name)
         return self.nested(self.primary)
 
     def primary(self) -> Expression:
         token = self.take()
         if token.kind == "number":
-            return self.number(token)
-        if token.text in _COUNTS and token.kind == "letters":
-            self.expect("(")
-            upper, lower = self.arguments()
-            return ("call", _COUNTS[token.text], upper, lower)
+            return self.number(token.text)
         if token.kind == "letters":
+            if self.vectors and token.roman and token.text in ("i", "j", "k"):
+                return self.unit_vector(token.text)
             return self.symbol(token.text)
+        if token.text == "{" and self.sees("}") and self.look(1).text == "_":
+            return self.count_with_indices()
+        if token.kind in ("sign", "command") and token.text in _CLOSING and token.text != "\\{":
+            members = self.members(token.text)
+            if len(members) > 1:
+                if not self.vectors or token.text not in ("(", "["):
+                    raise Unreadable("a list in brackets")
+                return ("vector", (token.text, _CLOSING[token.text], 0), *members)
+            name = _BRACKET_CALLS.get(token.text)
+            return ("call", name, members[0]) if name else members[0]
         if token.kind == "command":
             return self.command(token.text)
-        if token.text == "{" and self.look().text == "}" and self.look(1).text == "_":
-            return self.chosen_before()
-        if token.kind == "sign" and token.text in _BRACKETS and token.text != "\\{":
-            bars, self.bars = self.bars, int(token.text in "|‖")
-            inner = self.nested(self.whole)
-            self.bars = bars
-            self.expect(_BRACKETS[token.text])
-            name = {"|": "abs", "‖": "norm"}.get(token.text)
-            if self.look().text == "_" and token.text in "([":
-                return self.based(inner)
-            return ("call", name, inner) if name else inner
         raise Unreadable(f"unexpected {token.text or 'end'}")
 
-    def number(self, token: Token) -> Expression:
-        text = token.text
+    def unit_vector(self, name: str) -> Expression:
+        self.unit_vectors.add(name)
+        return ("vector", ("(", ")", 0), *(ONE if name == axis else ZERO for axis in "ijk"))
+
+    def number(self, text: str) -> Expression:
         if text.count(".") > 1 or len(text) > MAX_DIGITS:
             raise Unreadable("a number with two points, or too long")
         here, after = self.look(), self.look(1)
         if here.text in ("e", "E") and not here.space and here.kind == "letters":
-            minus = after.text in ("-", "+")
-            exponent = self.look(2) if minus else after
-            if exponent.kind == "number" and exponent.text.isdigit() and not exponent.space:
-                if self.look(3 if minus else 2).text != "_" and len(exponent.text) < 4:
-                    self.position += 3 if minus else 2
+            signed = after.text in ("-", "+")
+            exponent = self.look(1 + signed)
+            if exponent.text.isdigit() and len(exponent.text) < 4 and not exponent.space:
+                if self.look(2 + signed).text != "_":
+                    self.position += 2 + signed
                     power = int(exponent.text) * (-1 if after.text == "-" else 1)
                     return ("number", Fraction(text) * Fraction(10) ** power)
-        if here.text in ("C", "P") and after.kind == "number" and here.kind == "letters":
+        if here.text in ("C", "P") and here.kind == "letters" and after.kind == "number":
             self.position += 2
-            name = "binom" if here.text == "C" else "permutations"
-            return ("call", name, _number(text), _number(after.text))
-        if here.text == "_" and text.isdigit():
-            return self.based(_number(text), text)
+            return ("call", _COUNTS[here.text], _number(text), _number(after.text))
         return self.repeating(text) or _number(text)
 
     def repeating(self, text: str) -> Expression | None:
         """Read ``0.1\\overline{6}``, ``0.(3)``, ``0.\\dot{3}`` and ``0.333...``."""
         start = self.position
         if "." not in text:
-            if self.look().text != "." or self.look().space:
+            if self.look().space or not self.accept("."):
                 return None
-            self.take()
             text += "."
-        here = self.look()
-        if here.text in ("overline", "bar", "dot", "(") and not here.space:
-            self.take()
-            braced = here.text != "(" and self.accept("{")
-            cycle = self.take().text
-            if cycle.isdigit() and (not (braced or here.text == "(") or self.take().text in "})"):
-                if here.text == "dot" and self.look().kind == "number":
-                    cycle += self.take().text
-                if here.text == "dot" and self.accept("dot"):
-                    braced = self.accept("{")
-                    cycle += self.take().text
-                    self.position += braced
-                places = text.partition(".")[2]
-                value = Fraction(text + "0") + Fraction(
-                    int(cycle), 10 ** len(places) * (10 ** len(cycle) - 1)
-                )
-                return ("number", value)
-        elif self.accept("ldots") or [self.look(n).text for n in range(3)] == [".", ".", "."]:
-            self.position += 3 * (here.text == ".")
-            if match := re.fullmatch(r"(\d+\.\d*?)((\d+?)\3{1,})", text):
-                lead, _, cycle = match.groups()
-                places = lead.partition(".")[2]
-                return (
-                    "number",
-                    Fraction(lead + "0")
-                    + Fraction(int(cycle), 10 ** len(places) * (10 ** len(cycle) - 1)),
-                )
-        self.position = start
-        return None
-
-    def based(self, inner: Expression, digits: str = "") -> Expression:
-        """Read the base of a number: ``52_8``, ``(101)_{2}``, ``101_{\\text{two}}``."""
-        self.expect("_")
-        index = spell(self.script())
-        base = _BASE_WORDS.get(index) or (int(index) if index.isdigit() else 0)
-        if not 2 <= base <= 36 or inner[0] != "number":
-            raise Unreadable("an index of a value")
-        return ("base", digits or _digits(inner), base)
+        lead = cycle = ""
+        if not self.look().space and (match := self.match(_CYCLE)):
+            lead, cycle = text, "".join(filter(None, match.groups())).replace(" ", "")
+        elif self.accept("ldots") and (repeated := _REPEATED.fullmatch(text)):
+            lead, _, cycle = repeated.groups()
+        if not cycle:
+            self.position = start
+            return None
+        shift = 10 ** len(lead.partition(".")[2])
+        return (
+            "number",
+            Fraction(lead + "0") + Fraction(int(cycle), shift * (10 ** len(cycle) - 1)),
+        )
 
     def script(self) -> Tokens:
         """Take the tokens of an index."""
         if not self.accept("{"):
             return (self.take(),)
-        depth = 1
         start = self.position
+        depth = 1
         while depth:
             token = self.take()
             if token is _END:
@@ -323,87 +342,82 @@ class _Parser:
             depth += {"{": 1, "}": -1}.get(token.text, 0) if token.kind == "sign" else 0
         return tuple(self.tokens[start : self.position - 1])
 
+    def scripts(self) -> tuple[Tokens, Tokens]:
+        """Take a lower and an upper index, in any order."""
+        tokens: dict[str, Tokens] = {"_": (), "^": ()}
+        while self.sees("_", "^"):
+            sign = self.take().text
+            tokens[sign] = self.script()
+        return tokens["_"], tokens["^"]
+
     def symbol(self, name: str) -> Expression:
+        if name in _COUNTS and len(name) > 1:
+            self.expect("(")
+            return ("call", _COUNTS[name], *self.pair())
         while True:
-            if self.look().text == "_" and self.look().kind == "sign":
-                self.take()
-                name += "_" + spell(self.script()).replace(" ", "").replace("\\", "")
-                if name[0] == "C" and "^" == self.look().text and "_" in name:
-                    if (chosen := self.chosen(name[2:])) is not None:
-                        return chosen
+            if self.accept("_"):
+                index = self.script()
+                name += "_" + spell(index).replace(" ", "").replace("\\", "")
+                if name[0] == "C" and (count := self.count_with_power(index)):
+                    return count
             elif self.look().text == "'":
                 self.take()
                 name += "'"
-            elif self.look().text == "^" and "prime" in (self.look(1).text, self.look(2).text):
-                self.take()
-                name += "'" * spell(self.script()).count("prime")
+            elif primes := self.match(_PRIMES):
+                name += "'" * primes[1].count("prime")
             else:
                 break
-        bare = name.rstrip("'")
-        if (
-            bare in _CALLED
-            and self.look().text == "^"
-            and spell(self.tokens[self.position + 1 : self.position + 5]) == "{-1}"
-        ):
-            self.position += 5
+        if name.rstrip("'") in _CALLED and self.match(re.compile(r"\^ \{ - 1 \} ")):
             name += "^-1"
-        if self.look().text == "(" and self.is_call(name):
-            self.take()
-            if name in ("C", "P"):
-                arguments = self.arguments()
-                if len(arguments) == 2:
-                    return ("call", "binom" if name == "C" else "permutations", *arguments)
-                return ("call", name, *arguments)
-            return ("call", name, *self.arguments())
-        return ("symbol", name)
+        if not (self.look().text == "(" and self.is_call(name)):
+            return ("symbol", name)
+        self.take()
+        arguments = self.members("(")
+        return ("call", _COUNTS.get(name, name) if len(arguments) == 2 else name, *arguments)
+
+    def pair(self) -> list[Expression]:
+        members = self.members("(")
+        if len(members) != 2:
+            raise Unreadable("a count of not two numbers")
+        return members
 
     def is_call(self, name: str) -> bool:
         """Return whether brackets after a name hold arguments, not a factor."""
-        inside, close = self.look(1), self.look(2)
+        depth = 0
+        commas = False
+        letters = set()
+        for token in self.tokens[self.position :]:
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            commas |= depth == 1 and token.text == ","
+            letters |= {token.text} if token.kind == "letters" else set()
+            if depth == 0:
+                break
         if name[:1] in _CALLED and name[1:2] in ("", "'", "_", "^"):
-            end = next((i for i in range(1, 40) if self.look(i).text in (")", "")), 40)
-            letters = {self.look(i).text for i in range(1, end) if self.look(i).kind == "letters"}
             if name[0] in "fPG" or letters <= set("xyztunk"):
                 return True
         if name in _CONSTANTS:
             return False
-        if inside.kind in ("number", "letters") and close.text == ")":
+        inside = self.look(1)
+        if inside.kind in ("number", "letters") and self.look(2).text == ")":
             return inside.text != name
-        depth = 0
-        for token in self.tokens[self.position :]:
-            depth += {"(": 1, ")": -1}.get(token.text, 0)
-            if depth == 1 and token.text == ",":
-                return True
-            if depth == 0:
-                break
-        return False
+        return commas and not self.vectors
 
-    def arguments(self, close: str = ")") -> list[Expression]:
-        bars, self.bars = self.bars, 0
-        arguments = [self.nested(self.whole)]
-        while self.accept(",") or self.accept(";"):
-            arguments.append(self.nested(self.whole))
-        self.bars = bars
-        self.expect(close)
-        return arguments
-
-    def chosen(self, upper: str) -> Expression | None:
+    def count_with_power(self, upper: Tokens) -> Expression | None:
         """Read ``C_{n}^{k}``; not ``C_1^2``, the square of a constant."""
         start = self.position
-        self.take()
-        lower = spell(self.script())
-        plain = upper.isdigit() and lower.isdigit() and int(lower) <= int(upper)
-        if plain or (not upper.isdigit() and re.fullmatch(r"[a-z0-9+\-]+", upper + lower)):
-            return (
-                "call",
-                "binom",
-                read_expression(_retokenize(upper)),
-                read_expression(_retokenize(lower)),
-            )
+        if self.accept("^"):
+            lower = self.script()
+            above, below = spell(upper), spell(lower)
+            if above.isdigit():
+                is_count = below.isdigit() and int(below) <= int(above)
+            else:
+                is_count = re.fullmatch(r"[a-z0-9+\-]+", above + below) is not None
+            if is_count:
+                return ("call", "binom", read_expression(upper), read_expression(lower))
         self.position = start
         return None
 
-    def chosen_before(self) -> Expression:
+    def count_with_indices(self) -> Expression:
         """Read ``{}_8C_3``."""
         self.position += 2
         upper = self.script()
@@ -412,94 +426,80 @@ class _Parser:
         lower = self.script()
         if letter not in ("C", "P"):
             raise Unreadable("an index before a letter")
-        name = "binom" if letter == "C" else "permutations"
-        return ("call", name, read_expression(upper), read_expression(lower))
+        return ("call", _COUNTS[letter], read_expression(upper), read_expression(lower))
 
     def command(self, name: str) -> Expression:
-        if name in ("frac", "binom"):
-            if name == "frac" and (derivative := self.derivative()):
-                return derivative
-            above = self.argument()
-            below = self.argument()
-            return ("divide", above, below) if name == "frac" else ("call", "binom", above, below)
+        if name == "frac" and (derivative := self.match(_DERIVATIVE)):
+            mark, upper, lower = derivative.groups()
+            if mark == "d" and lower in ("x", "t") and upper != lower:
+                return self.symbol(upper + "'" if lower == "x" else f"dot {upper}")
+            return self.symbol(f"{mark} {upper}/{lower}")
+        if name == "frac":
+            return ("divide", self.argument(), self.argument())
+        if name == "binom":
+            return ("call", "binom", self.argument(), self.argument())
         if name == "sqrt":
-            degree: Expression = ("number", Fraction(2))
-            if self.accept("["):
-                degree = self.nested(self.expression)
-                self.expect("]")
+            degree = self.group("[") if self.accept("[") else ("number", Fraction(2))
             return ("root", self.argument(), degree)
         if name in FUNCTIONS:
             return self.function(name)
-        if name in _RANGES:
-            inner = self.nested(self.whole)
-            self.expect(_RANGES[name][0])
-            return ("call", _RANGES[name][1], inner)
         if name in ("sum", "prod"):
-            return self.series(name)
+            low, high = self.scripts()
+            variable, start = _split(low, "=")
+            return (
+                name,
+                variable,
+                read_expression(start),
+                read_expression(high),
+                self.nested(self.term),
+            )
         if name == "int":
             return self.integral()
         if name == "lim":
             self.expect("_")
-            variable, _, bound = _split(self.script(), "to")
+            variable, bound = _split(self.script(), "to")
             bound = bound[:-2] if bound[-2:-1] and bound[-2].text == "^" else bound
-            body = self.nested(self.term)
-            return ("limit", _letter(variable), read_expression(bound), body)
-        if name in _NAMED:
-            start = self.position
-            if name in ("overline", "bar") and self.look().text == "{":
-                content = spell(self.script())
-                if re.search(r"[+\-].*i|i.*[+\-]", content):
-                    self.position = start
-                    return ("call", "conjugate", self.argument())
-            elif self.look().text in ("{", "("):
-                content = spell(self.script()) if self.look().text == "{" else ""
-            else:
-                content = self.take().text
-                if name in ("angle", "triangle"):
-                    while self.look().kind == "letters" and not self.look().space:
-                        content += self.take().text
-            if not content:
-                raise Unreadable(f"\\{name} without a name")
-            return self.symbol(f"{name} {content}")
-        if name in _NOT_VALUES or len(name) > 12 or name in _UNKNOWN_WITH_ARGUMENTS:
+            return ("limit", variable, read_expression(bound), self.nested(self.term))
+        if name == "begin":
+            return self.environment()
+        if name in _DECORATIONS:
+            return self.decorated(name)
+        if name in _NOT_VALUES or len(name) > 12 or self.look().text == "{":
             raise Unreadable(f"\\{name} is not a value")
-        if self.look().text == "{":
-            raise Unreadable(f"\\{name} is unknown")
         return self.symbol(f"\\{name}")
 
-    def derivative(self) -> Expression | None:
-        """Read ``\\frac{dy}{dx}`` as ``y'`` and ``\\frac{\\partial f}{\\partial x}`` as a name."""
+    def decorated(self, name: str) -> Expression:
+        """Read a name such as ``\\overline{AB}`` and ``\\hat{i}``."""
+        if self.vectors and name in ("hat", "vec", "widehat", "overrightarrow"):
+            if axis := self.match(_UNIT_VECTOR):
+                return self.unit_vector(axis[1])
         start = self.position
-        parts = []
-        for _ in range(2):
-            if not self.look().text == "{":
-                break
-            parts.append(self.script())
-        if len(parts) == 2 and all(
-            len(part) == 2 and part[1].kind == "letters" and part[0].text in ("d", "partial")
-            for part in parts
-        ):
-            (mark, upper), (_, lower) = parts
-            if mark.text == "d" and lower.text in ("x", "t") and upper.text != lower.text:
-                return self.symbol(upper.text + "'" if lower.text == "x" else f"dot {upper.text}")
-            return self.symbol(f"{mark.text} {upper.text}/{lower.text}")
-        self.position = start
-        return None
+        if self.sees("{"):
+            content = spell(self.script())
+        else:
+            content = "" if self.sees("(") else self.take().text
+            while name in ("angle", "triangle") and content and self.position in self.glued:
+                content += self.take().text
+        if name in ("overline", "bar") and re.search(r"[+\-].*i|i.*[+\-]", content):
+            self.position = start
+            return ("call", "conjugate", self.argument())
+        if not content:
+            raise Unreadable(f"\\{name} without a name")
+        return self.symbol(f"{name} {content}")
 
     def function(self, name: str) -> Expression:
         base: Expression | None = None
         power: Expression | None = None
-        while self.look().text in ("_", "^") and self.look().kind == "sign":
+        while self.sees("_", "^"):
             if self.take().text == "_":
-                base = self.base_argument()
+                base = self.logarithm_base()
             else:
                 power = self.argument(sign=True)
         if power is not None and exact_value(power) == -1 and name in _INVERSES:
             name = ("ar" if name[-1] == "h" else "arc") + name
             power = None
         arguments = self.function_arguments()
-        name = {"lg": "log"}.get(name, name)
-        if name == "log":
+        if name in ("log", "lg"):
             call: Expression = ("call", "log", arguments[0], base or ("number", Fraction(10)))
         elif name == "abs" or base is None:
             call = ("call", name, *arguments)
@@ -507,7 +507,7 @@ class _Parser:
             raise Unreadable(f"an index of {name}")
         return ("power", call, power) if power is not None else call
 
-    def base_argument(self) -> Expression:
+    def logarithm_base(self) -> Expression:
         """Read the base of a logarithm: one digit, unless it is written 10."""
         token = self.look()
         if token.kind != "number" or len(token.text) < 2 or token.text == "10":
@@ -518,11 +518,8 @@ class _Parser:
     def function_arguments(self) -> list[Expression]:
         opening = self.look()
         if opening.kind == "sign" and opening.text in ("(", "[", "{", "\\{"):
-            self.take()
-            return self.arguments(_BRACKETS[opening.text])
-        if opening.text == "|" and self.bars % 2 == 0:
-            return [self.factor()]
-        if opening.text in _RANGES or opening.kind == "command" and opening.text in FUNCTIONS:
+            return self.members(self.take().text)
+        if opening.text == "|" and self.bars % 2 == 0 or self.sees("lfloor", "lceil", *FUNCTIONS):
             return [self.factor()]
         sign = self.accept("-")
         argument = self.mixed_number() or self.factor()
@@ -530,86 +527,61 @@ class _Parser:
             argument = ("multiply", argument, self.factor())
         return [("negate", argument) if sign else argument]
 
-    def series(self, name: str) -> Expression:
-        low: Tokens = ()
-        high: Tokens = ()
-        for _ in range(2):
-            if self.accept("_"):
-                low = self.script()
-            elif self.accept("^"):
-                high = self.script()
-        variable, _, start = _split(low, "=")
-        if not high:
-            raise Unreadable("a sum without bounds")
-        return (
-            name,
-            _letter(variable),
-            read_expression(start),
-            read_expression(high),
-            self.nested(self.term),
-        )
-
     def integral(self) -> Expression:
-        low: Tokens = ()
-        high: Tokens = ()
-        for _ in range(2):
-            if self.accept("_"):
-                low = self.script()
-            elif self.accept("^"):
-                high = self.script()
-        for index in range(self.position, len(self.tokens) - 1):
-            if self.tokens[index].text == "d" and self.tokens[index + 1].kind == "letters":
-                break
-        else:
-            raise Unreadable("an integral without a variable")
-        body = tuple(self.tokens[self.position : index])
-        variable = self.tokens[index + 1].text
-        self.position = index + 2
-        if not (low and high and body) or any(token.text == "int" for token in body):
+        low, high = self.scripts()
+        texts = [token.text for token in self.tokens[self.position :]]
+        length = texts.index("d") if "d" in texts else 0
+        body = tuple(self.tokens[self.position : self.position + length])
+        self.position += length + 1
+        variable = self.take()
+        if not (low and high and body) or variable.kind != "letters" or "int" in texts:
             raise Unreadable("not one definite integral")
-        return (
-            "integral",
-            variable,
-            read_expression(low),
-            read_expression(high),
-            read_expression(body),
-        )
+        return ("integral", variable.text, *map(read_expression, (low, high, body)))
+
+    def environment(self) -> Expression:
+        """Read a matrix, which is a vector with columns, or the value of a determinant."""
+        name = self.take().text
+        rows: list[list[Expression]] = [[]]
+        while not self.accept("end"):
+            rows[-1].append(self.nested(self.whole))
+            if self.accept("\\\\"):
+                rows += [[]] if not self.sees("end") else []
+            elif not self.sees("end"):
+                self.expect("&")
+        if not rows[0] or len({len(row) for row in rows}) != 1:
+            raise Unreadable("rows of different lengths")
+        if name == "vmatrix" and len(rows) == len(rows[0]) <= 4:
+            return _expand_determinant(rows)
+        if not self.vectors or name not in MATRICES:
+            raise Unreadable(f"a {name}")
+        return ("vector", ("", "", len(rows[0])), *(cell for row in rows for cell in row))
 
 
-_COUNTS = {"nCr": "binom", "ncr": "binom", "nPr": "permutations", "npr": "permutations"}
-_UNKNOWN_WITH_ARGUMENTS = frozenset("stackrel underset overbrace underbrace foo".split())
-_END = Token("end", "")
+def _expand_determinant(rows: list[list[Expression]]) -> Expression:
+    total = rows[0][0] if len(rows) == 1 else ZERO
+    for column, cell in enumerate(rows[0] if len(rows) > 1 else []):
+        minor = _expand_determinant([row[:column] + row[column + 1 :] for row in rows[1:]])
+        total = ("subtract" if column % 2 else "add", total, ("multiply", cell, minor))
+    return total
 
 
 def _number(text: str) -> Expression:
     return ("number", Fraction(text if text[-1] != "." else text + "0"))
 
 
-def _digits(inner: Expression) -> str:
-    if inner[1].denominator != 1:
-        raise Unreadable("a base of a fraction")
-    return str(inner[1])
+def _read_base(word: str) -> int:
+    """Return a base in digits or words; 0 if it is none."""
+    base = _BASE_WORDS.get(word) or (int(word) if re.fullmatch("[0-9]{1,2}", word) else 0)
+    return base if 2 <= base <= 36 else 0
 
 
-def _letter(tokens: Tokens) -> str:
-    name = spell(tokens)
+def _split(tokens: Tokens, sign: str) -> tuple[str, Tokens]:
+    """Return the variable before a sign, and the tokens after it."""
+    texts = [token.text for token in tokens]
+    name = spell(tokens[: texts.index(sign)]) if sign in texts else ""
     if not re.fullmatch(r"\\?[a-zA-Z]+ ?", name):
-        raise Unreadable("a variable that is not a letter")
-    return name
-
-
-def _split(tokens: Tokens, sign: str) -> tuple[Tokens, str, Tokens]:
-    for index, token in enumerate(tokens):
-        if token.text == sign:
-            return tokens[:index], sign, tokens[index + 1 :]
-    raise Unreadable(f"bounds without {sign}")
-
-
-def _retokenize(text: str) -> Tokens:
-    return tuple(
-        Token("number" if one.isdigit() else "letters" if one.isalpha() else "sign", one)
-        for one in re.findall(r"\d+|.", text)
-    )
+        raise Unreadable("bounds without a variable")
+    return name, tokens[texts.index(sign) + 1 :]
 
 
 @lru_cache(maxsize=1024)
@@ -617,61 +589,86 @@ def read_expression(tokens: Tokens) -> Expression:
     """Return the tree of tokens. Raises :class:`Unreadable`."""
     if len(tokens) > MAX_TOKENS:
         raise Unreadable(f"more than {MAX_TOKENS} tokens")
-    if (based := _read_based_letters(tokens)) is not None:
-        return based
-    parser = _Parser(tokens)
-    tree = parser.whole()
-    if parser.position != len(parser.tokens):
-        raise Unreadable(f"unexpected {parser.look().text}")
-    return tree
+    # Digits may be letters, as in 3E8_{16} and (AB)_{12}.
+    if (based := _BASED.fullmatch(spell(tokens))) and (base := _read_base(based[2])):
+        digits = based[1].upper()
+        plain = digits.replace(".", "", 1)
+        if len(plain) > 1 and plain.isascii() and plain.isalnum():
+            if all(int(digit, 36) < base for digit in plain):
+                return ("base", digits, base)
+    return _Parser(tokens).read_all()
 
 
-def _read_based_letters(tokens: Tokens) -> Expression | None:
-    """Read numbers whose digits are letters, such as ``3E8_{16}`` and ``(AB)_{12}``."""
-    marks = [index for index, token in enumerate(tokens) if token.text == "_"]
-    if len(marks) != 1 or marks[0] == 0:
+Shape = tuple[str, str, int]
+
+
+def read_vector(tokens: Tokens) -> tuple[Shape, list[Expression]] | None:
+    """Return brackets, columns and components of a vector or matrix; None for anything else."""
+    try:
+        parser = _Parser(tokens, vectors=True)
+        vector = _distribute(parser.read_all())
+    except Unreadable:
         return None
-    digits = spell([token for token in tokens[: marks[0]] if token.text not in "(){}"])
-    base = spell(tokens[marks[0] + 1 :]).strip("{}()")
-    base = str(_BASE_WORDS.get(base, base))
-    plain = digits.replace(".", "", 1)
-    if len(plain) < 2 or not base.isdigit() or not 2 <= int(base) <= 36:
+    if vector is None or parser.unit_vectors == {"i"}:
         return None
-    return (
-        ("base", digits.upper(), int(base))
-        if _HEX.fullmatch(plain) and (all(int(digit, 36) < int(base) for digit in plain))
-        else None
-    )
+    shape, components = vector
+    flat = parser.unit_vectors and "k" not in parser.unit_vectors
+    return shape, components[:2] if flat else components
+
+
+def _distribute(tree: Expression) -> tuple[Shape, list[Expression]] | None:
+    """Distribute signs, factors and sums over the components of vectors."""
+    operation, *operands = tree
+    if operation == "vector":
+        return operands[0], operands[1:]
+    if operation not in ("add", "subtract", "negate", "multiply", "divide"):
+        return None
+    vectors = [_distribute(operand) for operand in operands]
+    shapes = [(vector[0], len(vector[1])) for vector in vectors if vector]
+    sums = operation not in ("multiply", "divide")
+    if len(shapes) != (len(operands) if sums else 1) or len(set(shapes)) > 1:
+        return None
+    if operation == "divide" and vectors[1]:
+        return None
+    (shape, length), *_ = shapes
+    columns = [
+        vector[1] if vector else [operand] * length
+        for operand, vector in zip(operands, vectors, strict=True)
+    ]
+    return shape, [(operation, *components) for components in zip(*columns, strict=True)]
+
+
+_ARITHMETIC: dict[str, Callable[..., Fraction]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "negate": operator.neg,
+    "divide": operator.truediv, "power": lambda base, exponent: Fraction(base ** int(exponent)),
+}  # fmt: skip
 
 
 def exact_value(tree: Expression) -> Fraction | None:
     """Return the value of rational arithmetic on numbers; None for anything else, or too large."""
-    operation = tree[0]
-    if operation == "number":
+    if tree[0] == "number":
         return Fraction(tree[1])
-    if operation not in ("add", "subtract", "multiply", "divide", "negate", "power"):
+    if tree[0] not in _ARITHMETIC:
         return None
-    values: list[Fraction] = []
+    values = []
     for operand in tree[1:]:
         value = exact_value(operand)
-        if value is None or _bits(value) > _MAX_BITS:
+        if value is None or _count_bits(value) > _MAX_BITS:
             return None
         values.append(value)
-    left, right = values if len(values) == 2 else (Fraction(0), values[0])
-    if operation == "add":
-        return left + right
-    if operation in ("subtract", "negate"):
-        return left - right
-    if operation == "multiply":
-        return left * right
-    if operation == "divide":
-        return left / right if right else None
-    if right.denominator != 1 or abs(right) * _bits(left) > _MAX_BITS or (not left and right <= 0):
+    if tree[0] == "power":
+        base, exponent = values
+        if exponent.denominator != 1 or abs(exponent) * _count_bits(base) > _MAX_BITS:
+            return None
+        if not base and not exponent:
+            return None
+    try:
+        return _ARITHMETIC[tree[0]](*values)
+    except ZeroDivisionError:
         return None
-    return Fraction(left ** int(right))
 
 
-def _bits(value: Fraction) -> int:
+def _count_bits(value: Fraction) -> int:
     return value.numerator.bit_length() + value.denominator.bit_length()
 
 

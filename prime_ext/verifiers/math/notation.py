@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 MAX_CHARACTERS = 2400
+MAX_NESTED_TEXTS = 8
 
 # Functions and names that may be written without a backslash.
 FUNCTIONS = frozenset(
@@ -24,81 +25,56 @@ _GREEK = (
 _BARE_COMMANDS = (
     FUNCTIONS | frozenset(_GREEK) - {"nu", "xi", "mu", "eta", "chi", "psi"} | {"infty", "binom"}
 )
-_WORD_MEANINGS = {
-    **dict.fromkeys(["infinity", "inf"], "infty"),
-    **dict.fromkeys(["arcsinh", "asinh"], "arsinh"),
-    **dict.fromkeys(["arccosh", "acosh"], "arcosh"),
-    **dict.fromkeys(["arctanh", "atanh"], "artanh"),
-    "epsilon": "varepsilon",
-}
-# Words between the members of a list. Single letters only where they are the whole text.
-CONNECTIVES = {
-    **dict.fromkeys("and & und et ve en och og и 和 与 と 및 그리고 y".split(), "and"),
-    **dict.fromkeys("or oder ou или 或 または 또는 alternatively".split(), "or"),
-}
+
+
+def _read_table(rows: str) -> dict[str, str]:
+    """Return the first word of each row, a line or what commas separate, by its other words."""
+    table = [row.split() for row in re.split(r",|\n", rows) if row.strip()]
+    return {name: row[0] for row in table for name in row[1:]}
+
+
+_WORD_MEANINGS = _read_table(
+    "infty infinity inf, arsinh arcsinh asinh, arcosh arccosh acosh, artanh arctanh atanh,"
+    "varepsilon epsilon"
+)
+# Words between the members of a list.
+_CONNECTIVES = _read_table("""
+    and and & und et ve en och og и 和 与 と 및 그리고 y
+    or or oder ou или 或 または 또는 alternatively
+""")
 _TEXT_COMMANDS = frozenset(
     "text mathrm mathbf mathit mathsf mathtt mathop mbox hbox bm pmb boldsymbol textbf textit"
     " textrm textsf texttt textup textsc textnormal operatorname emph textsuperscript ce".split()
 )
-_SYNONYMS = {
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"], "frac"),
-    **dict.fromkeys(["dbinom", "tbinom"], "binom"),
-    **dict.fromkeys(["leq", "leqslant", "leqq"], "le"),
-    **dict.fromkeys(["geq", "geqslant", "geqq"], "ge"),
-    **dict.fromkeys(["times", "ast", "bullet"], "cdot"),
-    **dict.fromkeys(["lvert", "rvert", "vert"], "|"),
-    **dict.fromkeys(["lVert", "rVert", "Vert"], "‖"),
-    **dict.fromkeys(["lor"], "vee"),
-    **dict.fromkeys(["land"], "wedge"),
-    **dict.fromkeys(["lnot"], "neg"),
-    **{"lparen": "(", "rparen": ")"},
-    **dict.fromkeys(["lbrack"], "["),
-    **dict.fromkeys(["rbrack"], "]"),
-    **dict.fromkeys(["dots", "cdots", "dotsc", "dotsb"], "ldots"),
-    **dict.fromkeys(["smallsetminus", "backslash"], "setminus"),
-    **dict.fromkeys(["implies", "Longrightarrow"], "Rightarrow"),
-    **dict.fromkeys(["iff", "Longleftrightarrow"], "Leftrightarrow"),
-    **dict.fromkeys(["rightarrow", "longrightarrow"], "to"),
-    **{"neq": "ne", "lt": "<", "gt": ">", "div": "/", "colon": ":", "lbrace": "{", "rbrace": "}"},
-    **{"varnothing": "emptyset", "R": "mathbb{R}", "bigcup": "cup", "bigcap": "cap"},
-    **{"varphi": "phi", "epsilon": "varepsilon", "degree": "circ", "imath": "i", "jmath": "j"},
-    **{"longmapsto": "mapsto", "divides": "mid", "bmod": "mod", "tg": "tan", "ctg": "cot"},
-    **{"arctg": "arctan", "plusmn": "pm", "square": "", "checkmark": "", "hfill": ""},
-}
-_COMMAND_CHARACTERS = {
-    **dict(zip("αβγδεζηθικλμνξοπρςστυφχψω", _GREEK, strict=True)),
-    **{"Γ": "Gamma", "Δ": "Delta", "Θ": "Theta", "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi"},
-    **{"Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega", "ϕ": "phi", "ϵ": "varepsilon"},
-    **{"∞": "infty", "√": "sqrt", "∛": "sqrt[3]", "∜": "sqrt[4]", "ℓ": "ell", "ℏ": "hbar"},
-    **{"≤": "le", "⩽": "le", "≦": "le", "≥": "ge", "⩾": "ge", "≧": "ge", "≠": "ne", "≈": "approx"},
-    **{"±": "pm", "∓": "mp", "∪": "cup", "∩": "cap", "∈": "in", "∉": "notin", "∅": "emptyset"},
-    **{"⊂": "subset", "⊆": "subseteq", "⊃": "supset", "⊇": "supseteq", "∖": "setminus"},
-    **{
-        "∀": "forall",
-        "∃": "exists",
-        "¬": "neg",
-        "∧": "wedge",
-        "∨": "vee",
-        "→": "to",
-        "↦": "mapsto",
-    },
-    **{"⇒": "Rightarrow", "⇔": "Leftrightarrow", "∥": "parallel", "⊥": "perp", "∼": "sim"},
-    **{"≅": "cong", "≡": "equiv", "∣": "mid", "△": "triangle", "∠": "angle", "∇": "nabla"},
-    **{"∂": "partial", "∑": "sum", "∏": "prod", "∫": "int", "⌊": "lfloor", "⌋": "rfloor"},
-    **{"⌈": "lceil", "⌉": "rceil", "⊕": "oplus", "⊗": "otimes", "∘": "circ", "…": "ldots"},
-    **{"ℵ": "aleph", "‰": "permil", "∝": "propto", "×": "cdot", "∗": "cdot", "⋅": "cdot"},
-    **{"·": "cdot", "•": "cdot", "∙": "cdot", "←": "leftarrow", "↔": "leftrightarrow"},
-    **{letter: f"mathbb{{{name}}}" for letter, name in zip("ℝℤℕℚℂℙ", "RZNQCP", strict=True)},
-}
+_SYNONYMS = dict.fromkeys(["square", "checkmark", "hfill"], "") | _read_table(r"""
+    frac dfrac tfrac cfrac sfrac nicefrac, binom dbinom tbinom, le leq leqslant leqq
+    ge geq geqslant geqq, cdot times ast bullet, | lvert rvert vert, ‖ lVert rVert Vert
+    vee lor, wedge land, neg lnot, ( lparen, ) rparen, [ lbrack, ] rbrack, \{ lbrace, \} rbrace
+    ldots dots cdots dotsc dotsb, setminus smallsetminus backslash
+    Rightarrow implies Longrightarrow, Leftrightarrow iff Longleftrightarrow
+    to rightarrow longrightarrow, ne neq, < lt, > gt, / div, : colon
+    emptyset varnothing, mathbb{R} R, cup bigcup, cap bigcap, phi varphi
+    varepsilon epsilon, circ degree, i imath, j jmath, mapsto longmapsto, mid divides, mod bmod
+    tan tg, cot ctg, arctan arctg, pm plusmn
+""")
+_COMMAND_CHARACTERS = dict(zip("αβγδεζηθικλμνξοπρςστυφχψω", _GREEK, strict=True)) | _read_table("""
+    Gamma Γ, Delta Δ, Theta Θ, Lambda Λ, Xi Ξ, Pi Π, Sigma Σ, Phi Φ, Psi Ψ, Omega Ω, phi ϕ
+    varepsilon ϵ, infty ∞, sqrt √, sqrt[3] ∛, sqrt[4] ∜, ell ℓ, hbar ℏ, aleph ℵ, permil ‰
+    le ≤ ⩽ ≦, ge ≥ ⩾ ≧, ne ≠, approx ≈, sim ∼, cong ≅, equiv ≡, propto ∝, pm ±, mp ∓
+    cdot × ∗ ⋅ · • ∙, oplus ⊕, otimes ⊗, circ ∘, ldots … ⋯, mid ∣, parallel ∥, perp ⊥
+    cup ∪, cap ∩, in ∈, notin ∉, emptyset ∅, subset ⊂, subseteq ⊆, supset ⊃, supseteq ⊇, setminus ∖
+    forall ∀, exists ∃, neg ¬, wedge ∧, vee ∨, to →, leftarrow ←, leftrightarrow ↔, mapsto ↦
+    Rightarrow ⇒, Leftrightarrow ⇔, triangle △, angle ∠, nabla ∇, partial ∂, sum ∑, prod ∏, int ∫
+    lfloor ⌊, rfloor ⌋, lceil ⌈, rceil ⌉
+    mathbb{R} ℝ, mathbb{Z} ℤ, mathbb{N} ℕ, mathbb{Q} ℚ, mathbb{C} ℂ, mathbb{P} ℙ
+""")
 _CHARACTERS = {
     **{letter: f"\\{name} " for letter, name in _COMMAND_CHARACTERS.items()},
-    **dict.fromkeys("−–—﹣－‐‑‒", "-"),
+    **_read_table("- − – — ﹣ － ‐ ‑ ‒ \n / ÷ ∕ ⁄ \n : ∶ \n . 。 ٫ \n ; ； \n ( ⟨ 〈 \n ) ⟩ 〉"),
+    **_read_table("' ’ ‘ ′ \n '' ″ \n \" “ ” „ « » \n ^{\\circ} ° º ˚ \n ^* †"),
+    **{"、": ",", "，": ",", "¢": r"\text{ cents}", "℃": r"^{\circ}\text{C}"},
+    **{"℉": r"^{\circ}\text{F}", "٬": ""},
     **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061\u2062\u200e\u200f\u202a\u202c\ufe0f∎■□✓✔", ""),
-    **dict.fromkeys("°º˚", r"^{\circ}"),
-    **{"÷": "/", "∕": "/", "⁄": "/", "∶": ":", "、": ",", "。": ".", "，": ",", "；": ";"},
-    **{"⟨": "(", "⟩": ")", "〈": "(", "〉": ")", "’": "'", "‘": "'", "′": "'", "″": "''"},
-    **dict.fromkeys("“”„«»", '"'),
-    **{"¢": r"\text{ cents}", "٫": ".", "٬": "", "†": "^*", "⋯": r"\ldots "},
 }
 CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "YEN", "₹": "INR", "₽": "RUB", "₩": "KRW"}
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+")
@@ -106,7 +82,17 @@ _SUBSCRIPTS = re.compile("[₀-₉₊₋₌₍₎ₐₑₒₓₕₖₗₘₙₚ�
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _SQUARED = re.compile("[\u3300-\u33ff]")
 _MATHEMATICAL = re.compile("[\uff01-\uff5e\U0001d400-\U0001d7ff\u2160-\u217f]+")
-
+_EMPHASIS = re.compile(r"\A\s*(\*{1,3}|_{1,2})(?=\S)(.*?\S)\1\s*\Z|\*{2,3}(?=\s|\Z)|\A\*{2,3}")
+_LABEL = re.compile(
+    r"\A[\s*#]*(?:the\s{1,3})?(?:final\s{1,3})?answer\**\s{0,3}(?:is\b|:|=)\s{0,3}[:*]*", re.I
+)
+_QUOTES = re.compile(r"""\A(["'])((?:(?!\1).)*)\1\Z""", re.DOTALL)
+_MONEY_SIGN = re.compile(r"(?:US|A|C)?\\?\$(?=\s*-?[\d.])|\\\$")
+# 1{,}000, 1\,000, 1 000, 1'000, 1_000 and 1.000.000.
+_THOUSANDS = re.compile(
+    r"(?<![\d.,])\d{1,3}(?:(?:\\[,:;! ]|\{,\}|,\\!|~| ){1,2}\d{3})+(?!\d)"
+    r"|(?<![\w.,'])\d{1,3}(?:['_]\d{3})+(?![\w'])|(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.])"
+)
 _SIZE = re.compile(
     r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*(?:\.(?!\d))?"
     r"|\\(?:(?:display|text|script)style|(?:no)?limits|bf|rm|it|(?:normal|footnote|script)size|small"
@@ -117,51 +103,65 @@ _SIZE = re.compile(
     r"|\\[mhv]?(?:kern|skip)\s*-?[\d.]+\s*[a-z]{2}|\\!"
     r"|\A\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])|<br ?/?>|<\|[a-z_]+\|>"
     r"|(?<!\\)\\[()\[\]]|`|∴"
+    r"|(?<!\\)\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])"
+    r"|&nbsp;"
 )
-_SPACING = re.compile(
-    r"(?<!\\)\\[,:;> ]|~|\\(?:quad|qquad|thinspace|medspace|thickspace|enspace|space)(?![a-zA-Z])|&nbsp;"
-)
-_TAGS = re.compile(r"</?[a-zA-Z]{1,9}>")
-_STAR = re.compile(r"(\\(?:begin|end)\s*\{[a-z]+)\*\}")
-_ROW_SKIP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|ex|em|mm|cm)\s*\]")
-_DOUBLED = re.compile(r"\\\\(?=[a-zA-Z]{2})")
-_EMPHASIS = re.compile(r"\A\s*(\*{1,3}|_{1,2})(?=\S)(.*?\S)\1\s*\Z|\*{2,3}(?=\s|\Z)|\A\*{2,3}")
-_LABEL = re.compile(
-    r"\A[\s*#]*(?:the\s{1,3})?(?:final\s{1,3})?answer\**\s{0,3}(?:is\b|:|=)\s{0,3}[:*]*", re.I
-)
-_NOT_EQUAL = re.compile(r"=/=|\\not\s*=|(?<=[a-zA-Z])(?<!n)(?<!k)\s*!=(?!=)|(?<=\s)!=(?!=)")
-_MONEY_SIGN = re.compile(r"(?:US|A|C)?\\?\$(?=\s*-?[\d.])|\\\$")
-_DEGREE_LETTER = re.compile(
-    r"(?<=\d)\s*\^\s*(?:\{\s*(?:\\text\s*\{\s*o\s*\}|o)\s*\}|o(?![a-zA-Z]))"
-)
-_FIRST_DIGIT = re.compile(r"\\[dtc]?frac(?:\s*(\d)|\s+([a-zA-Z]))")
-_SECOND_DIGIT = re.compile(r"(\\[dtc]?frac\s*\{[^{}]*\})\s*([\da-zA-Z])")
-_DOTTED_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.])")
-_BASE_IN_WORDS = re.compile(r"(?<=[\dA-F])\s*\(?(?:\\text\s*\{)?\s*(?:in )?base[ -](\w+)[)}]*\Z")
-_BLACKBOARD = re.compile(r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?|\\mathbf\s*\{?\s*([RZ])\s*\}?")
-_CROSS = re.compile(
-    r"(?<![a-zA-Z\\])(?<=[A-Z])\s*\\times(?=\s*[A-Z](?![a-zA-Z]))|(?<=\s[A-Z])\s*\\times(?=\s*[A-Z](?![a-zA-Z]))"
-    r"|\\times(?=\s*\\(?:mathbf|bm|boldsymbol|vec|hat|widehat|overrightarrow))|(?<=\\nabla)\s*\\times"
-)
-_ANGLE_BRACKETS = re.compile(r"\\langle((?:(?!\\langle).)*?,.*?)\\rangle")
-_OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
-_THOUSANDS = [
-    # 1{,}000, 1\,000, 1 000, 1'000 and 1_000.
-    re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,:;! ]|\{,\}|,\\!|~| ){1,2}\d{3})+(?!\d)"),
-    re.compile(r"(?<![\w.,'])\d{1,3}(?:['_]\d{3})+(?![\w'])"),
+_VECTOR = r"\\(?:mathbf|bm|boldsymbol|vec|hat|widehat|overrightarrow)"
+# What may be written in several ways: a text that occurs in it, a pattern, and its replacement.
+_REWRITES = [
+    (trigger, re.compile(pattern, re.DOTALL), replacement)
+    for trigger, pattern, replacement in (
+        ("=", r"=/=|\\not\s*=|(?<=[a-zA-Z])(?<!n)(?<!k)\s*!=(?!=)|(?<=\s)!=(?!=)", r"\\ne "),
+        ("<=", "<=", r"\\le "),
+        (">=", ">=", r"\\ge "),
+        ("...", r"\.\.\.", r"\\ldots "),
+        (
+            "^",
+            r"(?<=\d)\s*\^\s*(?:\{\s*(?:\\text\s*\{\s*o\s*\}|o)\s*\}|o(?![a-zA-Z]))",
+            r"^{\\circ}",
+        ),
+        ("frac", r"\\[dtc]?frac(?:\s*(\d)|\s+([a-zA-Z]))", r"\\frac{\1\2}"),
+        ("frac", r"(\\[dtc]?frac\s*\{[^{}]*\})\s*([\da-zA-Z])", r"\1{\2}"),
+        (
+            "base",
+            r"(?<=[\dA-F])\s{0,9}\(?(?:\\text\s*\{)?\s*(?:in )?base[ -](\w+)[)}]*\Z",
+            r"_{\1}",
+        ),
+        ("\\math", r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?", r"\\mathbb{\1}"),
+        ("\\mathbf", r"\\mathbf\s*\{?\s*([RZ])\s*\}?", r"\\mathbb{\1}"),
+        (
+            "\\times",
+            r"(?:(?<![a-zA-Z\\])(?<=[A-Z])|(?<=\s[A-Z]))\s*\\times(?=\s*[A-Z](?![a-zA-Z]))"
+            rf"|\\times(?=\s*{_VECTOR})|(?<=\\nabla)\s*\\times",
+            r"\\otimes ",
+        ),
+        ("\\langle", r"\\langle((?:(?!\\[lr]angle)[^,])*,(?:(?!\\[lr]angle).)*)\\rangle", r"(\1)"),
+        # ]1,3[ is (1,3).
+        (
+            "",
+            r"([\[\]])([^\[\](),;]*[,;][^\[\]()]*)([\[\]])",
+            lambda match: match[1].replace("]", "(") + match[2] + match[3].replace("[", ")"),
+        ),
+        ("\\\\", r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|ex|em|mm|cm)\s*\]", r"\\\\"),
+        ("*}", r"(\\(?:begin|end)\s*\{[a-z]+)\*\}", r"\1}"),
+    )
 ]
-COMMA_THOUSANDS = re.compile(
+_DOUBLED = re.compile(r"\\\\(?=[a-zA-Z]{2})")
+_COMMA_THOUSANDS = re.compile(
     r"(?<![\d.,])([1-9]\d{0,2}(?:,\d{3})+|[1-9]\d?(?:,\d{2})+,\d{3})(?!\d|,\d)"
 )
-DECIMAL_COMMA = re.compile(
+_DECIMAL_COMMA = re.compile(
     r"(?<![\d.,])(\d{1,40}|\d{1,3}(?:\.\d{3}){1,9})(?:,|\{,\})(\d{1,40})(?![\d,]|\.\d|\{,)"
 )
 _TOKEN = re.compile(
-    r"\s+|\\(?P<command>[a-zA-Z]+)\*?|(?P<escaped>\\.)"
-    r"|(?P<number>\d+(?:\.\d+)*(?:\.(?=\s|\Z))?|\.\d+)|(?P<letters>[^\W\d_]+(?:-(?=[^\W\d_]{3}))?)+"
-    r"|(?P<other>.)",
+    r"(?P<space>\s+)|\\begin\s*\{(?P<environment>[a-zA-Z]+)\}(?:(?<=array\})\s*\{[^{}]*\})?"
+    r"|(?P<end>\\end\s*\{[a-zA-Z]+\})|\\(?P<command>[a-zA-Z]+)\*?|(?P<escaped>\\.)"
+    r"|(?P<number>\d+(?:\.\d+)*(?:\.(?=\s|\Z))?|\.\d+)"
+    r"|(?P<letters>(?:[^\W\d_]+(?:-(?=[^\W\d_]{3}))?)+)|(?P<other>.)",
     re.DOTALL,
 )
+_OPENING = re.compile(r"\s*(?:\{|([a-zA-Z])(?![a-zA-Z]))")
+_BRACE = re.compile(r"\\.|[{}]")
 _SHORT_WORDS = frozenset(
     "yes no all odd any not the for if per due red dog cat hot old new big low men boy out mod day"
     " sum set row".split()
@@ -188,32 +188,24 @@ Tokens = tuple[Token, ...]
 def _fold_characters(text: str) -> str:
     text = unicodedata.normalize("NFC", text)
     text = _MATHEMATICAL.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
-    text = _SUPERSCRIPTS.sub(lambda match: f"^{{{_compatible(match.group())}}}", text)
-    text = _SUBSCRIPTS.sub(lambda match: f"_{{{_compatible(match.group())}}}", text)
+    text = _SUPERSCRIPTS.sub(lambda match: f"^{{{_fold_compatible(match)}}}", text)
+    text = _SUBSCRIPTS.sub(lambda match: f"_{{{_fold_compatible(match)}}}", text)
     text = _VULGAR.sub(
-        lambda match: r"\frac{{{}}}{{{}}}".format(*_compatible(match.group()).split("⁄")), text
+        lambda match: r"\frac{{{}}}{{{}}}".format(*_fold_compatible(match).split("⁄")), text
     )
     text = _SQUARED.sub(
-        lambda match: re.sub(
-            r"([a-zA-Z]+)(\d?)",
-            lambda unit: rf" \text{{{unit[1]}}}" + (f"^{unit[2]}" if unit[2] else ""),
-            _compatible(match.group()),
-        ),
-        text,
+        lambda match: re.sub(r"(\d)", r"^\1", rf" \text{{{_fold_compatible(match)}}}"), text
     )
-    text = text.replace("℃", r"^{\circ}\text{C}").replace("℉", r"^{\circ}\text{F}")
-    text = text.replace("µ", "μ")
-    runs = re.split(r"([^\W\d_]{2,})", text)
+    runs = re.split(r"([^\W\d_]{2,})", text.replace("µ", "μ"))
     for index, run in enumerate(runs):
         # Greek letters are signs, unless they spell a word.
-        if index % 2 and not all(one in _COMMAND_CHARACTERS or one.isascii() for one in run):
-            continue
-        runs[index] = "".join(map(_fold_character, run))
+        if index % 2 == 0 or all(sign in _COMMAND_CHARACTERS or sign.isascii() for sign in run):
+            runs[index] = "".join(map(_fold_character, run))
     return "".join(runs)
 
 
-def _compatible(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).replace("−", "-")
+def _fold_compatible(match: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", match.group()).replace("−", "-")
 
 
 def _fold_character(character: str) -> str:
@@ -237,119 +229,109 @@ def fold(text: str) -> str:
     text = text.rstrip("\\ ")
     while match := _EMPHASIS.search(text):
         text = (match.group(2) or "") if match.group(1) else text.replace(match.group(), " ")
-    text = _LABEL.sub("", text)
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text.count(text[0]) == 2:
-        text = text[1:-1]
-    text = _TAGS.sub("", text) if "</" in text else text
-    for pattern in _THOUSANDS:
-        text = pattern.sub(lambda match: re.sub(r"\D", "", match.group()), text)
+    text = _QUOTES.sub(r"\2", _LABEL.sub("", text))
+    text = re.sub(r"</?[a-zA-Z]{1,9}>", "", text) if "</" in text else text
+    text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match.group()), text)
     text = text[:-2] if text.startswith("\\$") and text.endswith("\\$") else text
     signs = text.count("$") - text.count("\\$")
     if signs > 1 or (signs and not _MONEY_SIGN.search(text)):
         text = re.sub(r"(?<!\\)\$", " ", text)
     text = _MONEY_SIGN.sub(r"\\USD ", text)
-    text = _NOT_EQUAL.sub(r"\\ne ", text).replace("<=", r"\le ").replace(">=", r"\ge ")
-    text = _DEGREE_LETTER.sub(r"^{\\circ}", text.replace("...", r"\ldots "))
-    text = _SECOND_DIGIT.sub(r"\1{\2}", _FIRST_DIGIT.sub(r"\\frac{\1\2}", text))
-    text = _DOTTED_THOUSANDS.sub(lambda match: match.group().replace(".", ""), text)
-    text = _BASE_IN_WORDS.sub(r"_{\1}", text)
-    if "\\math" in text or "\\times" in text or "\\langle" in text:
-        text = _CROSS.sub(r"\\otimes ", _BLACKBOARD.sub(r"\\mathbb{\1\2}", text))
-        text = _ANGLE_BRACKETS.sub(r"(\1)", text)
-    if "[" in text or "]" in text:
-        # ]1,3[ is (1,3).
-        text = _OPEN_INTERVAL.sub(
-            lambda m: {"]": "("}.get(m[1], m[1]) + m[2] + {"[": ")"}.get(m[3], m[3]), text
-        )
-    if "\\\\" in text:
-        text = _ROW_SKIP.sub(r"\\\\", text)
-        if "\\begin" not in text:
-            text = _DOUBLED.sub(r"\\", text)
-    return _SPACING.sub(" ", _SIZE.sub(" ", _STAR.sub(r"\1}", text))).replace("**", "^")
+    for trigger, pattern, replacement in _REWRITES:
+        if trigger in text:
+            text = pattern.sub(replacement, text)
+    if "\\\\" in text and "\\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
+    return _SIZE.sub(" ", text).replace("**", "^")
 
 
 def _find_close(text: str, start: int) -> int:
     """Return where the brace before ``start`` closes; -1 if it does not."""
     depth = 1
-    for match in re.finditer(r"\\.|[{}]", text[start:]):
+    for match in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
         if depth == 0:
-            return start + match.start()
+            return match.start()
     return -1
 
 
-def scan(text: str, roman: bool = False) -> Iterator[Token]:
+def scan(text: str, roman: bool = False, depth: int = 0) -> Iterator[Token]:
     """Yield the tokens of a folded text; ``roman``: it is the content of ``\\text{}``."""
     position = 0
-    space = False
-    script = False
+    space = script = False
     while position < len(text):
         match = _TOKEN.match(text, position)
         assert match is not None
         position = match.end()
         piece = match.group()
-        if piece.isspace():
+        command = match["command"]
+        if match["space"]:
             space = True
             continue
-        if (command := match["command"]) is not None:
-            opening = re.compile(r"\s*(?:\{|([a-zA-Z])(?![a-zA-Z]))").match(text, position)
-            if command in _TEXT_COMMANDS and opening:
-                close = _find_close(text, opening.end()) if not opening[1] else -1
-                if opening[1] or close >= 0:
-                    content = opening[1] or text[opening.end() : close]
-                    position = opening.end() if opening[1] else close + 1
-                    inner = list(_scan_text(content, space, command != "operatorname"))
-                    yield from (
-                        inner if not script else [Token("sign", "{"), *inner, Token("sign", "}")]
-                    )
-                    space = content.endswith(" ")
-                    script = False
-                    continue
+        if command in _TEXT_COMMANDS and (content := _find_content(text, position, depth)):
+            start, end, position = content
+            tokens = list(_scan_text(text[start:end], space, command != "operatorname", depth + 1))
+            yield from [Token("sign", "{"), *tokens, Token("sign", "}")] if script else tokens
+            space = text[end - 1] == " "
+            script = False
+            continue
+        if command:
             yield from _scan_command(command, space)
-        elif (number := match["number"]) is not None:
+        elif match["end"]:
+            yield Token("command", "end", space)
+        elif environment := match["environment"]:
+            yield from (Token("command", "begin", space), Token("word", environment))
+        elif number := match["number"]:
             yield Token("number", number.rstrip("."), space, roman)
-        elif match["letters"] is not None:
+        elif match["letters"]:
             yield from _scan_letters(piece, space, roman)
-        elif match["escaped"] is not None:
+        elif match["escaped"]:
             sign = piece if piece in ("\\{", "\\}", "\\\\") else piece[1]
             yield Token("sign", "‖" if piece == "\\|" else sign, space, roman)
         elif piece in CURRENCIES and piece != "$":
             yield Token("command", CURRENCIES[piece], space)
         elif piece == "*":
             yield Token("command", "cdot", space)
-        elif not (piece in '"' and not roman):
+        elif piece != '"' or roman:
             yield Token("sign", piece, space, roman)
         script = piece in "^_"
         space = False
 
 
+def _find_content(text: str, position: int, depth: int) -> tuple[int, int, int] | None:
+    """Return start and end of a text command's argument, and where the text after it starts."""
+    opening = _OPENING.match(text, position)
+    if opening is None or depth >= MAX_NESTED_TEXTS:
+        return None
+    if opening[1]:
+        return opening.start(1), opening.end(), opening.end()
+    close = _find_close(text, opening.end())
+    return (opening.end(), close, close + 1) if close >= 0 else None
+
+
 def _scan_command(command: str, space: bool) -> Iterator[Token]:
-    synonym = _SYNONYMS.get(command, command)
-    if synonym.startswith("mathbb{"):
+    name = _SYNONYMS.get(command, command)
+    if name.startswith("mathbb{"):
         yield Token("command", "mathbb", space)
-        yield from (Token("sign", "{"), Token("letters", synonym[7]), Token("sign", "}"))
-    elif synonym in ("i", "j"):
-        yield Token("letters", synonym, space)
-    elif synonym in ("{", "}"):
-        yield Token("sign", "\\" + synonym, space)
-    elif synonym and not synonym[0].isalpha():
-        yield Token("sign", synonym, space)
-    elif synonym:
-        yield Token("command", synonym, space)
+        yield from (Token("sign", "{"), Token("letters", name[7]), Token("sign", "}"))
+    elif name in ("i", "j"):
+        yield Token("letters", name, space)
+    elif name:
+        yield Token("command" if name[0].isalpha() else "sign", name, space)
 
 
-def _scan_text(content: str, space: bool, roman: bool) -> Iterator[Token]:
+def _scan_text(content: str, space: bool, roman: bool, depth: int) -> Iterator[Token]:
     """Yield the tokens of ``\\text{content}``."""
     if content.strip() in ("e", "o", "y") and content != content.strip():
         yield Token("word", "and", True, True)
         return
-    for index, token in enumerate(scan(content, roman)):
+    for index, token in enumerate(scan(content, roman, depth)):
         yield token._replace(space=token.space or space) if index == 0 else token
 
 
 def _scan_letters(run: str, space: bool, roman: bool) -> Iterator[Token]:
     lower = run.lower()
-    if (connective := CONNECTIVES.get(lower)) and (len(run) > 1 or not run.isascii()):
+    if (connective := _CONNECTIVES.get(lower)) and (len(run) > 1 or not run.isascii()):
         yield Token("word", connective, space, True)
     elif not run.isascii():
         yield Token("word", run, space, True)
@@ -360,12 +342,10 @@ def _scan_letters(run: str, space: bool, roman: bool) -> Iterator[Token]:
     ):
         name = _WORD_MEANINGS.get(lower, run if run in FUNCTIONS else lower)
         yield Token("command", name, space)
-    elif roman:
-        yield Token("word", run, space, True)
-    elif glued := _GLUED.fullmatch(run):
+    elif glued := None if roman else _GLUED.fullmatch(run):
         yield Token("command", glued[1], space)
         yield Token("letters", glued[2])
-    elif lower in _SHORT_WORDS or (len(run) > 3 and not run.isupper()):
+    elif roman or lower in _SHORT_WORDS or (len(run) > 3 and not run.isupper()):
         yield Token("word", run, space, True)
     else:
         yield Token("letters", run, space)
@@ -374,13 +354,9 @@ def _scan_letters(run: str, space: bool, roman: bool) -> Iterator[Token]:
 def tokenize(text: str) -> Tokens:
     """Return the tokens of an answer, without the punctuation at its ends."""
     tokens = list(scan(fold(text)))
-    while (
-        tokens
-        and tokens[-1].text in (".", ",", ";", ":", "?", "\\\\")
-        and (tokens[-1].kind == "sign")
-    ):
+    while tokens and tokens[-1].text in (".", ",", ";", ":", "?", "\\\\"):
         tokens.pop()
-    while tokens and tokens[0].text in (":", ".", ",", "\\\\") and tokens[0].kind == "sign":
+    while tokens and tokens[0].text in (":", ".", ",", "\\\\"):
         tokens.pop(0)
     return tuple(tokens)
 
@@ -392,23 +368,16 @@ def spell(tokens: Sequence[Token]) -> str:
     """
     pieces: list[str] = []
     last = ""
-    for index, (kind, text, _, roman) in enumerate(tokens):
-        alone = (
-            text == "{"
-            and index + 2 < len(tokens)
-            and tokens[index + 2].text == "}"
-            or text == "}"
-            and index > 1
-            and tokens[index - 2].text == "{"
-        )
-        if kind == "sign" and alone:
-            continue
-        if kind == "word" or (kind == "letters" and len(text) > 1 and text.lower() != text.upper()):
-            text = text.casefold() if kind == "word" or len(text) > 2 else text
-            text = text.replace("-", "")
+    for index, (kind, text, _, _) in enumerate(tokens):
+        if kind == "sign" and text in "{}":
+            other = index + 2 if text == "{" else index - 2
+            if 0 <= other < len(tokens) and {text, tokens[other].text} == {"{", "}"}:
+                continue
+        elif kind == "word" or (kind == "letters" and len(text) > 2):
+            text = text.casefold().replace("-", "")
         elif kind == "command":
             text = f"\\{text} "
-        if last == kind == "number":
+        elif last == kind == "number":
             pieces.append(" ")
         pieces.append(text)
         last = kind
@@ -429,14 +398,14 @@ def list_spellings(gold: str, answer: str) -> list[tuple[str, str]]:
     pairs = [(_join_thousands(gold), _join_thousands(answer))]
     if pairs[0] != (gold, answer):
         pairs.append((gold, answer))
-    decimal = DECIMAL_COMMA.sub(_decimal_point, gold), DECIMAL_COMMA.sub(_decimal_point, answer)
+    decimal = _DECIMAL_COMMA.sub(_decimal_point, gold), _DECIMAL_COMMA.sub(_decimal_point, answer)
     if decimal != (gold, answer) and "," not in decimal[0] + decimal[1]:
         pairs.append(decimal)
     return pairs
 
 
 def _join_thousands(text: str) -> str:
-    return COMMA_THOUSANDS.sub(
+    return _COMMA_THOUSANDS.sub(
         lambda match: match.group() if _is_pair(match) else match.group().replace(",", ""), text
     )
 
