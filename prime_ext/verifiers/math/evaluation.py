@@ -239,8 +239,8 @@ def _list_constants(trees: Sequence[Expression]) -> list[Fraction]:
     """Return numbers in the trees and where they may put branch points."""
     values = {exact_value(node) for tree in trees for node in walk(tree) if node[0] != "sum"}
     small = sorted(value for value in values if value and 0 < abs(value) < 10**12)[:8]
-    ratios = [left * sign / right for left in small for right in small for sign in (1, -1)]
-    return small + ratios[:40]
+    centers = [*small, *(-value for value in small)]
+    return [*centers, *(left / right for left in centers for right in small)][:40]
 
 
 def _counts(node: Expression) -> bool:

@@ -245,7 +245,9 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> L
     unit = read_unit(suffix, glued) if suffix else Unit()
     if unit is None or (suffix and unit == Unit()):
         return None
-    if unit.words and any(is_sign(token, "cdot") for token in tokens):
+    # The size of a matrix is a text, but not 4.5*10^3 erg.
+    texts = {token.text for token in tokens}
+    if unit.words and "cdot" in texts and "^" not in texts:
         return None
     changed = tree is not value.tree
     plain = all(token.kind == "number" or token.text in "+-." for token in tokens)
