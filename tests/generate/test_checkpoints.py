@@ -263,6 +263,8 @@ def test_an_export_on_a_full_disk_is_one_line(whole_checkpoint, tmp_path, capsys
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("prime_ext.generate.export: ") and "free space on the disk" in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 @pytest.mark.slow
 def test_flipped_bytes_of_a_shard_are_not_exported(run, tmp_path, capsys):
     path = run / ACTOR / "model_world_size_2_rank_1.pt"

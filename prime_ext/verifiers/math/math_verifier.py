@@ -121,7 +121,7 @@ class MathVerifier:
                     restated = restatement(extracted.answer or "", gold, prompt)
                     if restated is not None:
                         outcome = "wrong"
-                        reason = f"restates the problem: {restated.replace(" ", "")[:60]}"
+                        reason = f"restates the problem: {restated.replace(' ', '')[:60]}"
                 kind = Outcome(outcome)
                 seconds = time.perf_counter() - started
                 score = _SCORES.get(kind)
