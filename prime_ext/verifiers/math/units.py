@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may follow a value: units with prefixes and powers, currencies, scale words, nouns.
+"""Suffixes of a value: units with prefixes and powers, currencies, scale words, nouns.
 
 The tables are closed. Every other word is kept, and must be equal on both sides; words that change
 the meaning of a number ("5 below zero", "5 is wrong") make the whole answer a text.
