@@ -86,7 +86,8 @@ def test_numbers_are_exact(text, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["==", "1+*2", r"\frac{1}", "(x", "x^", "5_", "x2", r"\sqrt{", r"\foo{7}", "((((" * 9 + "x"]
+    "text",
+    ["==", "1+*2", r"\frac{1}", "(x", "x^", "5_", "x2", r"\sqrt{", r"\foo{7}", "((((" * 9 + "x"],
 )
 def test_text_that_does_not_parse_is_a_text(text):
     with pytest.raises(Unreadable):
