@@ -22,6 +22,7 @@ from prime_ext.verifiers.math.answer_tree import (
     read_names,
 )
 from prime_ext.verifiers.math.expressions import KNOWN_CALLS, walk
+from prime_ext.verifiers.math.notation import fold_case
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.units import DEGREES, Unit
 
@@ -35,6 +36,11 @@ _PI = ("symbol", "\\pi")
 _STRAIGHT = ("number", Fraction(180))
 _TRUTH = dict.fromkeys("t true yes 真 是 对 да sí vrai wahr ja".split(), True)
 _TRUTH |= dict.fromkeys("f false no 假 否 错 нет faux falsch nein".split(), False)
+_SHORT_FORMS = {
+    **{"dne": "doesnotexist", "mon": "monday", "tue": "tuesday", "tues": "tuesday"},
+    **{"wed": "wednesday", "thu": "thursday", "thur": "thursday", "thurs": "thursday"},
+    **{"fri": "friday", "sat": "saturday", "sun": "sunday"},
+}
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
 _KNOWN_OPERATORS = frozenset(["=", "<", ">", "le", "ge", "ne"])
 _OPERATIONS = {"union", "cap", "setminus"}
@@ -245,12 +251,10 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
 def _spell_words(node: Leaf) -> str:
     """Return an answer in words without what does not count in it."""
     text = node.text.replace("_", "") if node.tree and node.text[:1].isupper() else node.text
-    # Two letters can be an element or a symbol.
-    if len(text) > 2 or text.lower() in ("no", "ok", "am", "pm", "if", "up", "on"):
-        text = text.casefold()
+    text = fold_case(text) if len(text) > 1 else text
     squeezed = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
     squeezed = re.sub(r"\A(?:the|an?(?=[a-z]{4}))(?=[a-z])", "", squeezed.strip(".,;:"))
-    return {"dne": "doesnotexist"}.get(squeezed, squeezed) or text
+    return _SHORT_FORMS.get(squeezed, squeezed) or text
 
 
 def _needs_conversion(unit: Unit, other: Unit) -> bool:

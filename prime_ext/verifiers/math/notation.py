@@ -131,7 +131,7 @@ _REWRITES = [
         ("\\mathbf", r"\\mathbf\s*\{?\s*([RZ])\s*\}?", r"\\mathbb{\1}"),
         (
             "\\times",
-            r"(?:(?<![a-zA-Z\\])(?<=[A-Z])|(?<=\s[A-Z]))\s*\\times(?=\s*[A-Z](?![a-zA-Z]))"
+            r"(?<![a-zA-Z\\][A-Z])(?<=[A-Z])\s*\\times(?=\s*[A-Z](?![a-zA-Z]))"
             rf"|\\times(?=\s*{_VECTOR})|(?<=\\nabla)\s*\\times",
             r"\\otimes ",
         ),
@@ -183,6 +183,7 @@ class Token(NamedTuple):
 
 
 Tokens = tuple[Token, ...]
+_TWO_LETTER_WORDS = frozenset("no ok am pm if up on it is or my we he us".split())
 
 
 def _fold_characters(text: str) -> str:
@@ -361,6 +362,12 @@ def tokenize(text: str) -> Tokens:
     return tuple(tokens)
 
 
+def fold_case(text: str) -> str:
+    """Return a word without its case; two letters can be an element or a symbol, as Co and CO."""
+    keeps = len(text) == 2 and text.isascii() and text.lower() not in _TWO_LETTER_WORDS
+    return text if keeps else text.casefold()
+
+
 def spell(tokens: Sequence[Token]) -> str:
     """Return a text that two answers share if they have the same tokens.
 
@@ -374,7 +381,7 @@ def spell(tokens: Sequence[Token]) -> str:
             if 0 <= other < len(tokens) and {text, tokens[other].text} == {"{", "}"}:
                 continue
         elif kind == "word" or (kind == "letters" and len(text) > 2):
-            text = text.casefold().replace("-", "")
+            text = fold_case(text).replace("-", "")
         elif kind == "command":
             text = f"\\{text} "
         elif last == kind == "number":
