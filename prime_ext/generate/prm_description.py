@@ -49,8 +49,9 @@ def read_description(model: str) -> dict[str, Any]:
                 "a number" if float in kinds else "true or false" if bool in kinds else "a text"
             )
             raise RunError(f"{file}: {name} must be {wanted}, got {value!r}")
-    if "beta" in description and not 0 < (description["beta"] or 0) < math.inf:
-        raise RunError(f"{file}: beta must be above 0, got {description['beta']}")
+    beta = description.get("beta")
+    if beta is not None and not 0 < beta < math.inf:
+        raise RunError(f"{file}: beta must be above 0, got {beta}")
     reference = Path(model, description.get("reference") or "")
     if description.get("reference") and reference.is_dir():
         description["reference"] = str(reference.resolve())

@@ -118,7 +118,10 @@ def test_a_verifier_of_the_users_judges_and_may_fail(tmp_path, monkeypatch, caps
     assert good["extracted"] == "good" and bad["grader_failure"] and bad["score"] is None
     assert bad["detail"] == "KeyError: 'no such answer'"
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[1].split()[-1] == "1" and "judges no row" not in printed.err
+    assert (
+        printed.out.splitlines()[1].split()[-1] == "1"
+        and "'picky' of your modules" not in printed.err
+    )
     # The pattern of the verifier is not that of the rows.
     assert grade_words(path, "--data-source", "math500", *words[2:]) == 0
     assert "the verifier 'picky' of your modules judges no row" in capsys.readouterr().err

@@ -208,7 +208,7 @@ def test_good_data_are_described(check, capsys):
             "checkpoint.save_contents.0 must be 'model', 'optimizer', 'extra' or 'hf_model'",
         ),
         ({"optim.lr": 0}, "optim.lr must be greater than 0, got 0"),
-        ({"optim.lr": -1e-3}, "optim.lr must be greater than or equal to 0, got -0.001"),
+        ({"optim.lr": -1e-3}, "optim.lr must be greater than 0, got -0.001"),
         ({"optim.lr": "nan"}, "optim.lr must be a finite number"),
         ({"optim.clip_grad": 0}, "optim.clip_grad must be greater than 0"),
         ({"optim.betas": "[1.0,0.95]"}, "optim.betas"),
