@@ -232,8 +232,8 @@ def _read_candidate(
         return LabeledResponse(prompt, text, ends, tuple(steps))
     if not isinstance(value, str) or not value.strip():
         raise BadRow(f"{name} must be a text or a list of steps, and not empty")
-    found, ends = split_response(value, pattern)
-    return LabeledResponse(prompt, value, ends, found)
+    pieces, ends = split_response(value, pattern)
+    return LabeledResponse(prompt, value, ends, pieces)
 
 
 def _correctness(row: Row, responses: list[LabeledResponse], style: str) -> list[bool]:

@@ -155,10 +155,10 @@ def may_equal(answer: str, gold: Any) -> bool:
     number = read_number(answer)
     if number is None:
         text = re.sub(r"[$()\\]|(?<=\d),(?=\d{3}(?!\d))", "", answer.replace("−", "-"))
-        found = _NUMBER.findall(text)
-        if len(found) != 1 or re.search(r"-\s|\b(?:minus|negative|not)\b", text.lower()):
+        numbers = _NUMBER.findall(text)
+        if len(numbers) != 1 or re.search(r"-\s|\b(?:minus|negative|not)\b", text.lower()):
             return False
-        number = complex(found[0])
+        number = complex(numbers[0])
     tolerance = 0.0 if expected else 0.01
     return cmath.isclose(number, expected, rel_tol=0.01, abs_tol=tolerance)
 

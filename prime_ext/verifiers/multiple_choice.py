@@ -267,10 +267,10 @@ def _clean(text: str) -> str:
 
 def _lex(tokens: re.Pattern[str], names: Mapping[str, int], text: str) -> list[_Token]:
     """Split a clean text into tokens."""
-    found = [
+    read = [
         _Token(str(match.lastgroup).partition("_")[0], match[0]) for match in tokens.finditer(text)
     ]
-    surroundings = zip([_END, *found], found, [*found[1:], _END], strict=False)
+    surroundings = zip([_END, *read], read, [*read[1:], _END], strict=False)
     return [
         token if token.kind not in _OPTIONS else _read_option(before, token, after, names)
         for before, token, after in surroundings
@@ -397,7 +397,7 @@ def _split(tokens: Sequence[_Token]) -> list[_Sentence]:
 
 def _find_statements(sentences: Sequence[_Sentence]) -> list[_Statement]:
     """Return the statements of a text, in their order."""
-    found: list[_Statement] = []
+    statements: list[_Statement] = []
     is_open = False
     last_line = max((n for n, sentence in enumerate(sentences) if sentence.in_new_line), default=0)
     alone = len(sentences)  # where the sentences begin that only options follow
@@ -405,8 +405,8 @@ def _find_statements(sentences: Sequence[_Sentence]) -> list[_Statement]:
         alone -= 1
     for n, sentence in enumerate(sentences):
         start = sentence.find_start()
-        if is_open and found[-1].continues_in(sentence):
-            found[-1].add(sentence.tokens)
+        if is_open and statements[-1].continues_in(sentence):
+            statements[-1].add(sentence.tokens)
             continue
         is_first = n == 0 or sentences[n - 1].tokens[-1].text == _THOUGHT_END
         is_open = start is not None or (
@@ -418,8 +418,8 @@ def _find_statements(sentences: Sequence[_Sentence]) -> list[_Statement]:
             )
         )
         if is_open:
-            found.append(_Statement(sentence.tokens[start or 0 :]))
-    return found
+            statements.append(_Statement(sentence.tokens[start or 0 :]))
+    return statements
 
 
 class MultipleChoiceVerifier:
