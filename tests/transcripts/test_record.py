@@ -20,6 +20,8 @@ from prime_ext.transcripts.files import find_steps, read_step
 from prime_ext.transcripts.page import render_page
 from prime_ext.transcripts.record import TranscriptRecorder
 from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
+from prime_ext.verl_adapter.trainers import PSPOSyncTrainer
 from recipes.quickstart.small_model import build_tokenizer
 
 TEXTS = {key: "3*9=7;"[: len(mask)] for key, (_, mask) in ROLLOUTS.items()}
@@ -107,6 +109,32 @@ def test_record_and_page_have_the_numbers_of_the_batch(queue, make, tokenizer, c
                     sums[step] += float(result.scored.reward_BT[place, token])
             labels = [f"step {at} of {len(ends)}, sum {one:+.4g}" for at, one in enumerate(sums, 1)]
             assert set(shown[place].notes_with("step ")) == set(labels)
+
+
+def test_turns_have_their_rewards_and_the_sums_of_their_tokens(queue, make):
+    key = "000000000007_2_0"
+    for one, (_, mask) in (*ROLLOUTS.items(), *((padding, (0, [0])) for padding in PADDING)):
+        fields = queue.fields["train"][one]
+        fields["loss_mask"] = torch.tensor(mask)
+        fields["extra_fields"]["tool_rewards"] = [0.5, -1.0] if one == key else [0.25]
+    case = loaded(
+        queue,
+        process__form="steps",
+        process__granularity="turn",
+        turns__coefficient=0.5,
+        process__estimator="turn_rloo",
+    )
+    result = case.step()
+    row = record(make(), case, result)[key]
+    assert row["mask"] == [1, 0, 1, 1] and row["step_ends"] == row["turn_ends"] == [0, 3]
+    assert row["unit"] == "turn" and row["turn_rewards"] == [0.5, -1.0]
+    (shown,) = read_responses(render_page([row], "run", [10]))
+    reward_T = result.scored.reward_BT[list(ROLLOUTS).index(key)]
+    sums = [f"{float(reward_T[0]):+.4g}", f"{float(reward_T[2:4].sum()):+.4g}"]
+    expected = [f"turn {at} of 2, sum {one}" for at, one in enumerate(sums, 1)]
+    assert list(dict.fromkeys(shown.notes_with("turn "))) == expected
+    assert shown.numbers("reward of the turn") == ["+0.5", "", "", "-1"]
+    assert shown.classes[1] == "other"
 
 
 def test_only_some_prompts_of_some_steps_are_recorded(queue, make):
@@ -203,7 +231,7 @@ def test_a_full_disk_is_a_warning(queue, make, caplog):
 PAID = [0.25, 0.5]
 
 
-def test_pspo_records_step_scores_and_what_is_paid(queue, make, tokenizer):
+def test_pspo_records_step_scores_and_what_is_paid(queue, make, tokenizer, monkeypatch):
     key, lost = "000001-000000_0_0", "000001-000001_0_0"
     info = {
         "score": 0.75, "acc": 1.0, "n_tokens": 4, "step_ends": json.dumps([1, 3]),
@@ -228,7 +256,11 @@ def test_pspo_records_step_scores_and_what_is_paid(queue, make, tokenizer):
     recorder = make(method="PSPO-WRS")
     with recorder.record(1, False, {}):
         recorder.add_removed(stores[1], [FAILED])
-        recorder.add_pspo(stores[0])
+        trainer = object.__new__(PSPOSyncTrainer)
+        trainer.timing_raw = {}
+        trainer._transcripts = recorder
+        monkeypatch.setattr(GuardedRunMixin, "_compute_advantage", lambda _, batch, metrics: batch)
+        assert trainer._compute_advantage(stores[0].batch, {}) is stores[0].batch
     kept, dropped = read_step(recorder.folder)
     assert kept["step_scores"] == [0.9, 0.125] and kept["step_ends"] == [1, 3]
     assert kept["paid_here"] == [0.0, 0.25, 0.0, 0.5] and kept["outcome"] == 0.75
