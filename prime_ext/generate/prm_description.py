@@ -49,9 +49,8 @@ def read_description(model: str) -> dict[str, Any]:
                 "a number" if float in kinds else "true or false" if bool in kinds else "a text"
             )
             raise RunError(f"{file}: {name} must be {wanted}, got {value!r}")
-    beta = description.get("beta")
-    if beta is not None and not 0 < beta < math.inf:
-        raise RunError(f"{file}: beta must be above 0, got {beta}")
+    if "beta" in description and not 0 < (description["beta"] or 0) < math.inf:
+        raise RunError(f"{file}: beta must be above 0, got {description['beta']}")
     reference = Path(model, description.get("reference") or "")
     if description.get("reference") and reference.is_dir():
         description["reference"] = str(reference.resolve())
@@ -82,12 +81,10 @@ def prm_description(
     Local models are named relative to ``folder``, where the description will be, so that both can
     move together.
     """
-    kept = {
-        name: run.get(name)
-        for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")
-    }
+    recorded = ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")
+    kept = {name: run[name] for name in recorded if name in run}
     # A bias means nothing for a reference that was a later policy at every step.
-    b = None if bias is None or kept["reference_moves"] else bias["bias"]
+    b = None if bias is None or kept.get("reference_moves") else bias["bias"]
     names = {
         "reference": make_relative(run["reference"], folder),
         "initial_model": make_relative(run["prm"], folder),

@@ -812,6 +812,8 @@ def test_a_users_verifier_is_tried_on_the_first_row(
 def test_errors_of_a_users_estimator_name_it(monkeypatch, function, said):
     """They are as in a trial until a run meets other sizes."""
     monkeypatch.setattr(extend, "ESTIMATORS", {})
+    for kind in ("OUTCOME", "PROCESS", "TURN"):
+        monkeypatch.setattr(reward_settings, f"{kind}_ESTIMATORS", [])
     trial = lambda source, mask, group: torch.zeros(2, 3)  # noqa: E731
     calls = iter([trial, function])
     extend.estimator("mine")(lambda *arguments: next(calls)(*arguments))
