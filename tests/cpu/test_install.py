@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from logged_runs import RAY_STARTS, ray_was_too_slow
 
 from prime_ext.verl_adapter.cpu.engine import CPUEngineWithLMHead, CPUEngineWithValueHead
 from prime_ext.verl_adapter.patches import vllm_layers_utils
@@ -94,7 +95,11 @@ ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
 print(ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))
 """
     environment = {"VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin", **given}
-    assert run_python(code, **environment).stdout.strip() == niceness
+    for _ in range(RAY_STARTS):
+        done = run_python(code, **environment)
+        if not ray_was_too_slow(done.stderr):
+            break
+    assert done.stdout.strip() == niceness, done.stderr
 
 
 def test_a_vllm_without_the_patched_function_is_refused():
