@@ -183,7 +183,7 @@ class Token(NamedTuple):
 
 
 Tokens = tuple[Token, ...]
-_TWO_LETTER_WORDS = frozenset("no ok am pm if up on it is or my we he us".split())
+_CASELESS_PAIRS = frozenset("no ok am pm if up on it is or my we he us".split())
 
 
 def _fold_characters(text: str) -> str:
@@ -364,7 +364,7 @@ def tokenize(text: str) -> Tokens:
 
 def fold_case(text: str) -> str:
     """Return a word without its case; two letters can be an element or a symbol, as Co and CO."""
-    keeps = len(text) == 2 and text.isascii() and text.lower() not in _TWO_LETTER_WORDS
+    keeps = len(text) == 2 and text.isascii() and text.lower() not in _CASELESS_PAIRS
     return text if keeps else text.casefold()
 
 
