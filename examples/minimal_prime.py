@@ -49,8 +49,8 @@ DEFAULTS: dict[str, Any] = {
     "actor.mini_batches": 5,  # updates per step
     "actor.clip_ratio": 0.2,
     "prime.process.coefficient": 0.0,  # weight of the PRM; 0: there is none
-    "prime.process.form": "sampled",  # beta * log(phi / ref) rewards sampled tokens; kl: KL(pi || phi) joins the loss
-    "prime.process.reliability_gate": False,  # times how well the PRM orders responses that it has not seen
+    "prime.process.form": "tokens",  # beta * log(phi / ref) rewards sampled tokens; kl: KL(pi || phi) joins the loss
+    "prime.process.gate": False,  # times how well the PRM orders responses that it has not seen
     "prime.anchor.coefficient": 0.0,  # KL to a moving average of the policy, times 1 - gate
     "prime.anchor.decay": 0.5,  # weight of the old average, once per step
     "prm.beta": 0.2,  # on verl: 0.05
@@ -61,14 +61,14 @@ DEFAULTS: dict[str, Any] = {
     "prm.reference": "frozen",  # a model of its own; policy: the policy before its update, which costs nothing
     "prm.trainable_layers": 0.0,  # share of the layers, the last ones; 0: the whole model
 }
-CHOICES = {"prime.process.form": ("sampled", "kl"), "prm.reference": ("frozen", "policy")}
+CHOICES = {"prime.process.form": ("tokens", "kl"), "prm.reference": ("frozen", "policy")}
 METHODS: dict[str, dict[str, Any]] = {
     "rloo": {},  # the outcome only
     "rloo_ema": {"prime.anchor.coefficient": 1.0},  # outcome plus KL to the average, without a PRM
     "paper": {"prime.process.coefficient": 1.0},  # PRIME (arXiv 2502.01456)
-    "guarded": {"prime.process.coefficient": 1.0, "prime.process.reliability_gate": True},
+    "guarded": {"prime.process.coefficient": 1.0, "prime.process.gate": True},
     "distilled": {  # PRIME-D: KL to the PRM has the weight g (the gate), KL to the average 1 - g
-        **{"prime.process.coefficient": 1.0, "prime.process.form": "kl", "prime.process.reliability_gate": True},
+        **{"prime.process.coefficient": 1.0, "prime.process.form": "kl", "prime.process.gate": True},
         **{"prime.anchor.coefficient": 1.0, "prm.beta": 1.0, "prm.bias": True, "prm.lr": 2e-3},
         **{"prm.reference": "policy", "prm.trainable_layers": 0.33},
     },
@@ -328,7 +328,7 @@ class Trainer:
         else:  # PRIME: each mini-batch is scored by the pass that learns from it
             unseen = scores = (self.update_prm(batch), None)
         pairs = count_pairs(unseen[0].sum(-1), batch.outcome_B, batch.group_B)
-        gate = self.gate.update(pairs) if self.settings["prime.process.reliability_gate"] else 1.0
+        gate = self.gate.update(pairs) if self.settings["prime.process.gate"] else 1.0
         self.shares["pair_accuracy"].append(pairs)
         self.shares["gate"].append((gate, 1.0))
         return gate, scores

@@ -7,18 +7,17 @@ docs/how_to/own_data.md explains them. verl imports the module in every process 
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from prime_ext import names
 from prime_ext.algorithms.estimators import ESTIMATORS, Estimator, RewardSource
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, PRMLossFunction, RowFields, ce_rows
 from prime_ext.algorithms.shaping import SHAPES, ShapeOfLength
-from prime_ext.config import reward_settings, settings
 from prime_ext.verifiers.sources import TASKS, TaskVerifier, register_source
 
-_T = TypeVar("_T")
 _PRMLoss = Callable[..., Any]
 
 
@@ -28,18 +27,15 @@ def estimator(name: str) -> Callable[[Estimator], Estimator]:
     It is for outcomes, process rewards and turns. :mod:`prime_ext.algorithms.estimators` explains
     the arguments and the result.
     """
-    lists = (
-        reward_settings.OUTCOME_ESTIMATORS,
-        reward_settings.PROCESS_ESTIMATORS,
-        reward_settings.TURN_ESTIMATORS,
-    )
 
     def add(function: Estimator) -> Estimator:
         mask_BT = torch.ones(2, 3)
         group_B = torch.zeros(2, dtype=torch.int64)
         source = RewardSource(mask_BT / 2, mask_BT, value_BT=0 * mask_BT, turn_end_BT=mask_BT == 1)
         _check(f"the estimator {name!r}", function(source, mask_BT, group_B), (2, 3))
-        return _add(ESTIMATORS, name, _name_estimator(name, function), function, lists)
+        traits = names.EstimatorTraits(names.ALL_SOURCES)
+        _add(name, (ESTIMATORS, _name_estimator(name, function)), (names.ESTIMATORS, traits))
+        return function
 
     return add
 
@@ -55,15 +51,14 @@ def prm_loss(
     ``rows`` gives its targets and weights. :class:`prime_ext.algorithms.prm_losses.PRMLossFunction`
     explains the arguments.
     """
-    lists = [settings.LOSSES]
-    lists += [settings.LOSSES_THAT_NEED_SCORES] if needs_scores else []
-    lists += [] if allows_soft_labels else [settings.LOSSES_OF_HARD_LABELS]
 
     def add(function: _PRMLoss) -> _PRMLoss:
         _try_loss(name, function)
         named = _name_errors(f"the PRM loss {name!r}", function, lambda *_: ())
-        entry = PRMLossFunction(name, rows, named, needs_scores, allows_soft_labels)
-        return _add(PRM_LOSSES, name, entry, function, lists)
+        entry = PRMLossFunction(name, rows, named)
+        traits = names.LossTraits(needs_scores, allows_soft_labels)
+        _add(name, (PRM_LOSSES, entry), (names.PRM_LOSSES, traits))
+        return function
 
     return add
 
@@ -145,7 +140,8 @@ def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
         _check(f"the shape {name!r}", function(torch.tensor([1.0, 2.0, 5.0])), (3,))
         named = _name_errors(f"the shape {name!r}", function, lambda steps: steps.shape)
         shape = lambda score, steps: named(steps)  # noqa: E731
-        return _add(SHAPES, name, shape, function, [reward_settings.SHAPES_WITHOUT_PARAMETERS])
+        _add(name, (SHAPES, shape), (names.SHAPES, False))
+        return function
 
     return add
 
@@ -162,7 +158,7 @@ def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], ty
             raise ValueError(
                 f"the verifier {name!r} has no `async def averify(self, response, gold)`"
             )
-        _add(TASKS, name, kind, kind, [])
+        _add(name, (TASKS, kind))
         for pattern in data_sources:
             register_source(pattern, name)
         return kind
@@ -170,13 +166,10 @@ def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], ty
     return add
 
 
-def _add(
-    registry: dict[str, Any], name: str, entry: Any, given: _T, lists: Iterable[list[str]]
-) -> _T:
-    """Register ``entry``, and its name in lists of the settings. Raises ValueError: it is taken."""
-    if name in registry:
-        raise ValueError(f"{name!r} is taken; there are {', '.join(sorted(registry))}")
-    registry[name] = entry
-    for names in lists:
-        names.append(name)
-    return given
+def _add(name: str, *entries: tuple[dict[str, Any], Any]) -> None:
+    """Add an entry of this name to each registry. Raises ValueError: the name is taken."""
+    for registry, _ in entries:
+        if name in registry:
+            raise ValueError(f"{name!r} is taken; there are {', '.join(sorted(registry))}")
+    for registry, entry in entries:
+        registry[name] = entry

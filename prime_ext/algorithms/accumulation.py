@@ -6,10 +6,10 @@ Scores are ``(B, S)`` with the mask of steps; values outside of the mask are nev
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
+from prime_ext import names
 from prime_ext.algorithms.returns import apply_mask, upcast
 
 
@@ -30,7 +30,7 @@ class StepScore:
             separates them.
     """
 
-    name: Literal["none", "sigmoid"] = "none"
+    name: names.StepScore = "none"
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:

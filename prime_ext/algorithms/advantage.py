@@ -6,11 +6,9 @@ from typing import Any
 
 import torch
 
+from prime_ext import names
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.returns import apply_mask, mark_last_token, whiten
-
-# Estimators that take the sum of a response's rewards, which includes a KL penalty of each token.
-ESTIMATORS_OF_RESPONSES = ("rloo", "grpo", "turn_rloo")
 
 
 def outcome_source(
@@ -19,11 +17,12 @@ def outcome_source(
     """Build the outcome's source from verl's token rewards ``(B, T)``.
 
     The rewards may hold anything outside the mask. As in verl, estimators that compare responses
-    get their sum at the last token; the others get each token's reward. ``options`` are other
+    get their sum at the last token, which includes a KL penalty of each token; the others get each
+    token's reward. ``options`` are other
     fields of the source.
     """
     mask_BT = response_mask_BT
-    if estimator in ESTIMATORS_OF_RESPONSES:
+    if names.ESTIMATORS[estimator].sums_response:
         mask_BT = mark_last_token(response_mask_BT)
         reward_BT = apply_mask(reward_BT, response_mask_BT).sum(-1, keepdim=True) * mask_BT
     return RewardSource(reward_BT, mask_BT, estimator=estimator, **options)

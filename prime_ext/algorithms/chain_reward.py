@@ -3,12 +3,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
 from prime_ext.algorithms.accumulation import accumulate
 from prime_ext.algorithms.shaping import SHAPES
+from prime_ext.names import SingleStep
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ChainReward:
     accumulation: str = "geometric"
     first_weight: float = 1.0
     power: float = 1.0
-    single_step: Literal["zero", "keep"] = "zero"
+    single_step: SingleStep = "zero"
     shape: str = "none"
     parameters: Mapping[str, float | None] = field(default_factory=dict)
 

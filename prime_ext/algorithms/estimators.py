@@ -13,13 +13,13 @@ tokens of long responses have (remaining length) times the baseline.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.returns import apply_mask, find_next, return_to_go
 from prime_ext.algorithms.steps import StepSpans, place_at_ends, step_spans, sum_over_steps
+from prime_ext.names import Baseline
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RewardSource:
     mask_BT: torch.Tensor
     coefficient: float = 1.0
     discount: float = 1.0
-    form: Literal["released", "paper"] = "released"
+    form: Baseline = "released"
     estimator: str = "rloo"
     gae_lambda: float = 1.0
     value_BT: torch.Tensor | None = None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from prime_ext import names
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.returns import apply_mask, upcast
 
@@ -192,15 +193,18 @@ class PRMLossFunction:
         name: in messages.
         rows: the part on the driver, of labels and scores that are 0 in invalid rows.
         loss: the part on the workers.
-        needs_scores: the rows need ``score_B``, so the PRM has to be scored before it is updated.
-        allows_soft_labels: fractions are legal.
+
+    What is true of it, :class:`prime_ext.names.LossTraits`, is found by its name.
     """
 
     name: str
     rows: Callable[..., RowFields]
     loss: Callable[..., torch.Tensor]
-    needs_scores: bool = False
-    allows_soft_labels: bool = False
+
+    @property
+    def needs_scores(self) -> bool:
+        """Return whether the rows need ``score_B``, of before the PRM's update."""
+        return names.PRM_LOSSES[self.name].needs_scores
 
     def prepare(
         self,
@@ -216,8 +220,8 @@ class PRMLossFunction:
         """
         label_B = apply_mask(label_B, valid_B)
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]
-        if len(fraction_N) and not self.allows_soft_labels:
-            others = [name for name, entry in PRM_LOSSES.items() if entry.allows_soft_labels]
+        if len(fraction_N) and not names.PRM_LOSSES[self.name].allows_soft_labels:
+            others = [name for name, loss in names.PRM_LOSSES.items() if loss.allows_soft_labels]
             raise ValueError(
                 f"PRM loss {self.name!r} takes labels 0 and 1 only, got {float(fraction_N[0]):g};"
                 f" {', '.join(others)} take fractions"
@@ -236,9 +240,9 @@ class PRMLossFunction:
 PRM_LOSSES: dict[str, PRMLossFunction] = {
     entry.name: entry
     for entry in (
-        PRMLossFunction("ce", ce_rows, cross_entropy_loss, allows_soft_labels=True),
-        PRMLossFunction("dpo", dpo_rows, dpo_loss, needs_scores=True),
-        PRMLossFunction("nca", nca_rows, nca_loss, allows_soft_labels=True),
-        PRMLossFunction("kto", kto_rows, kto_loss, needs_scores=True),
+        PRMLossFunction("ce", ce_rows, cross_entropy_loss),
+        PRMLossFunction("dpo", dpo_rows, dpo_loss),
+        PRMLossFunction("nca", nca_rows, nca_loss),
+        PRMLossFunction("kto", kto_rows, kto_loss),
     )
 }

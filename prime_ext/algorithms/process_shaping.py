@@ -14,8 +14,7 @@ from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
 from prime_ext.algorithms.returns import apply_mask, mark_last_token, upcast
 from prime_ext.algorithms.steps import StepSpans, place_at_ends, sum_over_steps
-
-Credit = Literal["sum", "min_form"]
+from prime_ext.names import Credit, RewardPosition
 
 
 def credit_rewards(
@@ -71,7 +70,7 @@ class ProcessShaping:
     credit: Credit = "sum"
     score: StepScore = field(default_factory=StepScore)
     chain: ChainReward = ChainReward(accumulation="none")
-    reward_position: Literal["last_token", "step_ends", "tokens"] = "last_token"
+    reward_position: RewardPosition = "last_token"
 
     def __call__(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None

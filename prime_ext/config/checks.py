@@ -3,7 +3,7 @@
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -133,10 +133,11 @@ def guess(name: Any, known: Collection[str], before: str = "") -> str:
     return f"; did you mean {before}{names[near[0]]}?" if near else ""
 
 
-def limit_to(names: Collection[str]) -> AfterValidator:
+def limit_to(list_names: Callable[[], Collection[str]]) -> AfterValidator:
     """Check that a text is one of these names, to which :mod:`prime_ext.extend` may add."""
 
     def check(value: str) -> str:
+        names = list_names()
         if value not in names:
             *first, last = (f"'{name}'" for name in names)
             raise PydanticCustomError(
@@ -147,15 +148,18 @@ def limit_to(names: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def choose_by(key: str, remedy: str, also: Collection[str] = ()) -> Discriminator:
+def choose_by(
+    key: str, remedy: str, list_also: Callable[[], Collection[str]] = tuple
+) -> Discriminator:
     """Choose among sections, tagged ``<value>``, by the value of their ``key``.
 
-    ``remedy`` is how to choose another. The section that ``<also>`` tags is that of several values.
+    ``remedy`` is how to choose another. The section tagged ``<also>`` is that of the other values
+    that ``list_also`` returns.
     """
 
     def tag(values: Any) -> str:
         value = values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
-        return "<also>" if value in also else f"<{value}>"
+        return "<also>" if value in list_also() else f"<{value}>"
 
     return Discriminator(tag, "choice", f"must be chosen as a whole: {remedy}")
 

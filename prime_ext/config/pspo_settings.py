@@ -9,7 +9,6 @@ from pydantic.dataclasses import dataclass
 from prime_ext.config.checks import STRICT, Section, SettingsError, Switch
 from prime_ext.config.reward_settings import (
     AccumulationSettings,
-    Credit,
     ShapingSettings,
     Steps,
     chain_problems,
@@ -18,14 +17,9 @@ from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, require_scorer
+from prime_ext.names import Credit
 
 SECTION = "pspo"
-# verl's estimators that see at which token a reward is paid (the others sum over the response), and
-# those that compare the responses to one prompt.
-TOKEN_ESTIMATORS = ("gae", "reinforce_plus_plus")
-_GRPO = ("grpo", "grpo_vectorized", "grpo_passk")
-_RLOO = ("rloo", "rloo_vectorized")
-GROUP_ESTIMATORS = (*_GRPO, *_RLOO, "opo", "gpg", "reinforce_plus_plus_baseline")
 # The name that reward.reward_manager.name gives the manager.
 MANAGER = "pspo_wrs"
 

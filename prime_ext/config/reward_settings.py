@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group ``chain``, and ``prime.outcome``, ``.process``, ``.turns``, ``.anchor`` and ``.steps``.
 
-Nothing here imports torch, so the names of the algorithms are repeated; a test compares them.
+Nothing here imports torch.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import regex
@@ -23,15 +24,16 @@ from prime_ext.config.checks import (
     choose_by,
     limit_to,
 )
-
-# Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
-StepScore = Literal["none", "sigmoid"]
-Accumulation = Literal["mean", "geometric", "min"]
-SingleStep = Literal["zero", "keep"]
-RewardPosition = Literal["last_token", "step_ends", "tokens"]
-Credit = Literal["sum", "min_form"]
-# prime_ext.extend adds to these lists, and to those of estimators below.
-SHAPES_WITHOUT_PARAMETERS = ["released"]
+from prime_ext.names import (
+    Accumulation,
+    Credit,
+    RewardPosition,
+    SingleStep,
+    StepScore,
+    TextSplitter,
+    list_estimators,
+    list_plain_shapes,
+)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -69,7 +71,7 @@ class GaussianSettings:
 class NamedShapeSettings:
     """A shape without parameters, of PSPO's released code or of a module of the user's."""
 
-    name: Annotated[Text, limit_to(SHAPES_WITHOUT_PARAMETERS)]
+    name: Annotated[Text, limit_to(list_plain_shapes)]
 
 
 # Factors on scores for the number of steps (``shaping``).
@@ -77,9 +79,7 @@ ShapingSettings = Annotated[
     Annotated[WeibullSettings, Tag("<weibull>")]
     | Annotated[GaussianSettings, Tag("<gaussian>")]
     | Annotated[NamedShapeSettings, Tag("<also>")],
-    choose_by(
-        "name", "chain@SECTION=pspo_wrs, cn_ppo, pspo_released or plain", SHAPES_WITHOUT_PARAMETERS
-    ),
+    choose_by("name", "chain@SECTION=pspo_wrs, cn_ppo, pspo_released or plain", list_plain_shapes),
 ]
 
 
@@ -121,21 +121,16 @@ def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> 
 # ---- the section prime ---------------------------------------------------------------------------
 
 Normalization = Literal["batch_max", "none"]
-# Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in
-# verl's registry.
-PROCESS_ESTIMATORS = ["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
-TURN_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce"]
-OUTCOME_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce", "gae", "prm_value"]
-ProcessEstimator = Annotated[Text, limit_to(PROCESS_ESTIMATORS)]
-TurnEstimator = Annotated[Text, limit_to(TURN_ESTIMATORS)]
-GROUP_ESTIMATORS = ("rloo", "grpo", "rloo_per_token", "turn_rloo")
-# Those of prime_ext.step_rm.splitting.
-TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences"]
+ProcessEstimator = Annotated[Text, limit_to(partial(list_estimators, "process"))]
+TurnEstimator = Annotated[Text, limit_to(partial(list_estimators, "turns"))]
 
 
 @dataclass(frozen=True, config=STRICT)
 class OutcomeSettings:
-    """Settings of the outcome reward's part in the advantage (``prime.outcome``)."""
+    """Settings of the outcome reward's part in the advantage (``prime.outcome``).
+
+    The estimator may also be any name in verl's registry.
+    """
 
     coefficient: PositiveOrZero
     estimator: Text
@@ -143,7 +138,7 @@ class OutcomeSettings:
     @property
     def of_verl(self) -> bool:
         """Return whether verl computes this advantage, by its own registered estimator."""
-        return self.estimator not in OUTCOME_ESTIMATORS
+        return self.estimator not in list_estimators("outcome")
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -36,16 +36,12 @@ from prime_ext.config.reward_settings import (
     TurnSettings,
 )
 from prime_ext.config.verl_keys import PRM_SECTIONS
+from prime_ext.names import PRM_LOSSES, Baseline
 
 # A file for each variant.
 VARIANTS_FOLDER = Path(__file__).parent / "variant"
 VARIANTS = sorted(path.stem for path in VARIANTS_FOLDER.glob("*.yaml"))
-# Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this
-# file imports torch; prime_ext.extend adds to them.
-LOSSES = ["ce", "dpo", "nca", "kto"]
-LOSSES_THAT_NEED_SCORES = ["dpo", "kto"]
-LOSSES_OF_HARD_LABELS = ["dpo", "kto"]
-Loss = Annotated[Text, limit_to(LOSSES)]
+Loss = Annotated[Text, limit_to(PRM_LOSSES.keys)]
 OnFailure = Literal["drop", "zero", "stop"]
 AtLeastOne = Annotated[Number, Field(ge=1)]
 
@@ -75,13 +71,13 @@ class PrimeSettings(Section):
     """The section ``prime`` of the configuration."""
 
     section = "prime"
-    variant: Annotated[str, limit_to(VARIANTS)]
+    variant: Annotated[str, limit_to(lambda: VARIANTS)]
     outcome: OutcomeSettings
     process: ProcessSettings | None
     turns: TurnSettings | None
     anchor: AnchorSettings | None
     steps: Steps
-    baseline: Literal["released", "paper"]
+    baseline: Baseline
     whitening: Switch
     label_key: Text
     verifier: VerifierSettings
@@ -272,7 +268,7 @@ class TrainedPRMSettings(PRMSettings):
                 f"prm.bias_lr={self.bias_lr} has no effect with prm.loss={self.loss}, only with ce;"
                 " set it to null"
             )
-        if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
+        if PRM_LOSSES[self.loss].needs_scores and self.update_mode == "interleaved":
             yield (
                 f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after or"
                 " before"

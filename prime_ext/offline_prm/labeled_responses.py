@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
+from prime_ext.names import PRM_LOSSES
 from prime_ext.offline_prm.offline_settings import LossSettings
 from prime_ext.utils.fields import Row, get_list, get_prompt, get_texts, parse_rows, show_value
 from prime_ext.utils.rows import BadRow
@@ -79,7 +79,7 @@ def _responses(row: Row, prm: LossSettings) -> Iterator[Example]:
     labels = get_list(row, "correctness", length=len(texts))
     for number, (said, given) in enumerate(zip(texts, labels, strict=True), start=1):
         label = _label(given, f"correctness {number}")
-        if prm.loss in LOSSES_OF_HARD_LABELS and label not in (0, 1):
+        if not PRM_LOSSES[prm.loss].allows_soft_labels and label not in (0, 1):
             raise BadRow(
                 f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}"
             )

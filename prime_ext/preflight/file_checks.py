@@ -20,8 +20,9 @@ from prime_ext.config.engines import text_config
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
-from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
+from prime_ext.config.settings import prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
+from prime_ext.names import PRM_LOSSES
 from prime_ext.preflight.adapter_checks import check_adapter
 from prime_ext.preflight.data_checks import check_data, has_tokenizer
 from prime_ext.preflight.machine import get_attention
@@ -158,7 +159,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
         )
     prm = prm_section(config)
     loss = None if prm is None else prm.get("loss")
-    hard_labels = loss in LOSSES_OF_HARD_LABELS
+    hard_labels = loss is not None and not PRM_LOSSES[loss].allows_soft_labels
     if arguments.get("code_reward") == "fraction" and hard_labels:
         yield (
             f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={loss}"

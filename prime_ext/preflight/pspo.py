@@ -9,10 +9,8 @@ from omegaconf import DictConfig
 from prime_ext.config.asynchronous import PSPO_MODES, VERL_MODES, check_async
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import (
-    GROUP_ESTIMATORS,
     MANAGER,
     SECTION,
-    TOKEN_ESTIMATORS,
     PSPOSettings,
     get_manager_name,
     read_pspo_sections,
@@ -22,6 +20,7 @@ from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, require_scorer
+from prime_ext.names import compares_rollouts, list_token_estimators
 from prime_ext.preflight.learning_checks import ACTOR, CRITIC, check_learning
 from prime_ext.preflight.machine import check_machine, check_names, check_trainer
 from prime_ext.preflight.rewards import check_estimator
@@ -62,7 +61,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
             f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set"
             " that, or zero"
         )
-    if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
+    if mode in VERL_MODES and pspo.pays_tokens and estimator in list_token_estimators():
         what = (
             "accumulation=null"
             if pspo.accumulation is None
@@ -70,13 +69,13 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
         )
         yield f"pspo.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
     yield from check_estimator("algorithm.adv_estimator", estimator)
-    if estimator in GROUP_ESTIMATORS and rollout.n < 2:
+    if compares_rollouts(estimator) and rollout.n < 2:
         yield (
             f"actor_rollout_ref.rollout.n={rollout.n}: {key} compares the rollouts of a prompt; set"
             " 2 or more"
         )
-    if position != "last_token" and estimator not in TOKEN_ESTIMATORS:
-        remedy = f"leave it at last_token, or use {' or '.join(TOKEN_ESTIMATORS)}"
+    if position != "last_token" and estimator not in list_token_estimators():
+        remedy = f"leave it at last_token, or use {' or '.join(list_token_estimators())}"
         yield f"pspo.accumulation.reward_position={position}: {key} sums over a response; {remedy}"
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from omegaconf import DictConfig
 
 from prime_ext.config.engines import sequence_parallel_ranks
-from prime_ext.config.pspo_settings import GROUP_ESTIMATORS as GROUP_ESTIMATORS_OF_VERL
-from prime_ext.config.reward_settings import GROUP_ESTIMATORS, OUTCOME_ESTIMATORS, TurnSettings
+from prime_ext.config.reward_settings import TurnSettings
 from prime_ext.config.settings import PrimeSettings, PRMSettings
+from prime_ext.names import compares_rollouts, list_estimators
 from prime_ext.preflight.machine import check_name
 
 # verl's, and prime_ext.verl_adapter.cpu's.
@@ -41,7 +41,9 @@ def check_rewards(
             " or it to null"
         )
     if outcome.of_verl:
-        yield from check_estimator("prime.outcome.estimator", outcome.estimator, OUTCOME_ESTIMATORS)
+        yield from check_estimator(
+            "prime.outcome.estimator", outcome.estimator, list_estimators("outcome")
+        )
     if prime.turns is not None:
         yield from _check_turn_rewards(config, prime.turns)
     if n_rollouts < 2:
@@ -82,7 +84,7 @@ def _check_turn_rewards(config: DictConfig, turns: TurnSettings) -> Iterable[str
 def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:
     key = f"actor_rollout_ref.rollout.n={n_rollouts}"
     for name, estimator in prime.estimators.items():
-        if estimator in (*GROUP_ESTIMATORS, *GROUP_ESTIMATORS_OF_VERL):
+        if compares_rollouts(estimator):
             yield (
                 f"{key}: prime.{name}.estimator={estimator} compares the rollouts of a prompt; set"
                 " 2 or more"

@@ -20,7 +20,8 @@ from prime_ext.algorithms.steps import find_valid_ends
 from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import shard_over_all_ranks
-from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, read_pspo_sections
+from prime_ext.config.pspo_settings import PSPOSettings, read_pspo_sections
+from prime_ext.names import compares_rollouts
 from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.step_rm.splitting import SPLITTERS, split_steps
@@ -230,7 +231,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         self._check_steps(store, infos)
         uids = [group_uid(key) for key in store.keys]
         rows = find_scored_rows(
-            uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS
+            uids, infos, self.pspo, compares_rollouts(self.config.algorithm.adv_estimator)
         )
         metrics["pspo/dropped"] = len(store) - len(rows)
         if len(rows) < len(store):

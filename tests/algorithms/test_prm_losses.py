@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import NAN, Batch, batches, orders
 
+from prime_ext import names
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields, compute_logit
 
 LOSSES = sorted(PRM_LOSSES)
-HARD = sorted(name for name, entry in PRM_LOSSES.items() if not entry.allows_soft_labels)
+HARD = sorted(name for name, traits in names.PRM_LOSSES.items() if not traits.allows_soft_labels)
 
 
 def softplus(x):
@@ -33,9 +34,7 @@ class Case:
         self.group_B = batch.group_B
         self.valid_B = batch.mask_BT.any(-1)
         self.ratio_BT = torch.where(batch.mask_BT.bool(), batch.reward_BT, 0.0)
-        self.label_B = (
-            batch.label_B if self.entry.allows_soft_labels else (batch.label_B > 0.5).double()
-        )
+        self.label_B = batch.label_B if name not in HARD else (batch.label_B > 0.5).double()
         # What the PRM said before the update, and not what it says now.
         now_B = self.ratio_BT.sum(-1)
         self.score_B = torch.where(self.valid_B, (0.7 * now_B + 0.1).round(decimals=0), NAN)

@@ -19,7 +19,7 @@ from prime_ext.algorithms.process_shaping import ProcessShaping, credit_rewards
 from prime_ext.algorithms.returns import mark_last_token
 from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_mode
 from prime_ext.algorithms.steps import find_valid_ends, place_at_ends, step_spans, sum_over_steps
-from prime_ext.config.reward_settings import Credit, RewardPosition
+from prime_ext.names import Credit, RewardPosition
 
 seeds = st.integers(0, 10_000)
 step_score_rows = step_scores(-1.0, 1.0, most=5)

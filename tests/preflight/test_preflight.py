@@ -24,11 +24,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-from prime_ext import extend, train
-from prime_ext.algorithms import accumulation, chain_reward, process_shaping, shaping
+from prime_ext import extend, names, train
+from prime_ext.algorithms import accumulation, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS, RewardSource
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config import pspo_settings, reward_settings, settings
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import read_defaults
 from prime_ext.config.modules import import_for_verl
@@ -812,8 +811,7 @@ def test_a_users_verifier_is_tried_on_the_first_row(
 def test_errors_of_a_users_estimator_name_it(monkeypatch, function, said):
     """They are as in a trial until a run meets other sizes."""
     monkeypatch.setattr(extend, "ESTIMATORS", {})
-    for kind in ("OUTCOME", "PROCESS", "TURN"):
-        monkeypatch.setattr(reward_settings, f"{kind}_ESTIMATORS", [])
+    monkeypatch.setattr(names, "ESTIMATORS", {})
     trial = lambda source, mask, group: torch.zeros(2, 3)  # noqa: E731
     calls = iter([trial, function])
     extend.estimator("mine")(lambda *arguments: next(calls)(*arguments))
@@ -844,50 +842,23 @@ def test_verifiers_that_judge_no_row_are_named(get_problems, tmp_path, monkeypat
 # ---- what settings say of algorithms -------------------------------------------------------------
 
 
-def get_names(kind, field):
-    return get_args(kind.__annotations__[field])
-
-
-# What the settings say without torch, and what the algorithms say.
-SAID = {
-    "losses": (settings.LOSSES, PRM_LOSSES),
-    "losses with scores": (
-        settings.LOSSES_THAT_NEED_SCORES,
-        [x for x in PRM_LOSSES if PRM_LOSSES[x].needs_scores],
-    ),
-    "losses of hard labels": (
-        settings.LOSSES_OF_HARD_LABELS,
-        [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],
-    ),
-    "estimators": (
-        {*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS},
-        ESTIMATORS,
-    ),
-    "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
-    "credits": (get_args(reward_settings.Credit), get_args(process_shaping.Credit)),
-    "accumulations": (get_args(reward_settings.Accumulation), accumulation.MODES),
-    "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
-    "single steps": (
-        get_args(reward_settings.SingleStep),
-        get_names(chain_reward.ChainReward, "single_step"),
-    ),
-    "reward positions": (
-        get_args(reward_settings.RewardPosition),
-        get_names(process_shaping.ProcessShaping, "reward_position"),
-    ),
-    "step scores": (get_args(reward_settings.StepScore), get_names(accumulation.StepScore, "name")),
-}
-
-
-@pytest.mark.parametrize("name", SAID)
-def test_settings_and_algorithms_list_the_same_names(name):
-    ours, theirs = SAID[name]
-    assert set(ours) == set(theirs)
+@pytest.mark.parametrize(
+    ("listed", "functions"),
+    [
+        (names.PRM_LOSSES, PRM_LOSSES),
+        ([name for name, traits in names.ESTIMATORS.items() if traits.sources], ESTIMATORS),
+        (get_args(names.TextSplitter), SPLITTERS),
+        (get_args(names.Accumulation), accumulation.MODES),
+        (["none", *names.SHAPES], shaping.SHAPES),
+    ],
+)
+def test_every_name_has_a_function(listed, functions):
+    assert set(listed) == set(functions)
 
 
 def test_which_of_verls_estimators_tell_tokens_apart():
     """Moving a reward inside of a response changes the advantage of exactly these."""
-    assert not {*pspo_settings.TOKEN_ESTIMATORS} & {*pspo_settings.GROUP_ESTIMATORS}
+    verls = [name for name, traits in names.ESTIMATORS.items() if traits.in_verl]
     mask_BT = torch.ones(4, 3)
     late_BT = torch.zeros(4, 3)
     late_BT[:, 2] = torch.tensor([1.0, 0.5, 0.25, 0.0])
@@ -900,13 +871,13 @@ def test_which_of_verls_estimators_tell_tokens_apart():
         "gamma": 1.0,
         "lam": 0.95,
     }
-    for name in (*pspo_settings.TOKEN_ESTIMATORS, *pspo_settings.GROUP_ESTIMATORS):
+    for name in verls:
         estimate = ADV_ESTIMATOR_REGISTRY[name]
         arguments = of_gae if name == "gae" else others
         late, early = (
             estimate(token_level_rewards=x.clone(), **arguments)[0] for x in (late_BT, early_BT)
         )
-        assert torch.allclose(late, early) == (name in pspo_settings.GROUP_ESTIMATORS), name
+        assert torch.allclose(late, early) == names.ESTIMATORS[name].sums_response, name
 
 
 def test_a_tool_whose_class_is_gone_is_named(get_problems, tmp_path):

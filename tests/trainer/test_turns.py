@@ -18,14 +18,9 @@ from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.process_shaping import credit_rewards
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.reward_settings import (
-    OUTCOME_ESTIMATORS,
-    PROCESS_ESTIMATORS,
-    TURN_ESTIMATORS,
-    Credit,
     Normalization,
-    RewardPosition,
-    StepScore,
 )
+from prime_ext.names import Credit, RewardPosition, StepScore, list_estimators
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
@@ -107,23 +102,24 @@ def loaded(queue, batch, options):
     return Case(rollouts, replace(scored, noise=1e-6), options)
 
 
+def choose_estimator(rng, name, source):
+    """Return the estimator of that name if it serves the source, else any that does."""
+    return name if name in list_estimators(source) else rng.choice(list_estimators(source))
+
+
 def any_settings(rng, name):
     """Return some configuration with the estimator of that name, wherever it may stand."""
     while True:
         changes = {
             "process__form": rng.choice(["tokens", "steps", "steps"]),
-            "outcome__estimator": (
-                name if name in OUTCOME_ESTIMATORS else rng.choice(OUTCOME_ESTIMATORS)
-            ),
-            "process__estimator": (
-                name if name in PROCESS_ESTIMATORS else rng.choice(PROCESS_ESTIMATORS)
-            ),
+            "outcome__estimator": choose_estimator(rng, name, "outcome"),
+            "process__estimator": choose_estimator(rng, name, "process"),
             "process__normalization": rng.choice(get_args(Normalization)),
             "process__discount": rng.choice([0.0, 0.9, 1.0]),
             "steps": {"delimiters": [1]},
         }
-        if name in TURN_ESTIMATORS or rng.random() < 0.5:
-            changes["turns__estimator"] = name if name in TURN_ESTIMATORS else "turn_rloo"
+        if name in list_estimators("turns") or rng.random() < 0.5:
+            changes["turns__estimator"] = name if name in list_estimators("turns") else "turn_rloo"
             changes["turns__coefficient"] = 0.7
         if changes["process__form"] == "tokens":
             changes["process__target"] = rng.choice(["reference", "policy"])

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that settings accept, with what is true of each: the one table that all of us read.
+
+Settings and checks ask it, and nothing here imports torch, so that a bad name is refused at once.
+The functions of the same names are in :mod:`prime_ext.algorithms` and
+:mod:`prime_ext.step_rm.splitting`; :mod:`prime_ext.extend` adds a name and its function together.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Source = Literal["outcome", "process", "turns"]
+StepScore = Literal["none", "sigmoid"]
+Accumulation = Literal["mean", "geometric", "min"]
+SingleStep = Literal["zero", "keep"]
+RewardPosition = Literal["last_token", "step_ends", "tokens"]
+Credit = Literal["sum", "min_form"]
+Baseline = Literal["released", "paper"]
+TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences"]
+
+
+@dataclass(frozen=True)
+class EstimatorTraits:
+    """What is true of an advantage estimator.
+
+    Attributes:
+        sources: the sources of reward that it serves; none: only verl has it.
+        compares_rollouts: it needs two rollouts of a prompt.
+        sums_response: an outcome enters as the sum of a response's rewards; elsewhere a reward
+            counts from its own token on.
+        value: the model whose values it reads.
+        in_verl: verl's registry has an estimator of this name, of which this is true as well.
+    """
+
+    sources: tuple[Source, ...] = ()
+    compares_rollouts: bool = False
+    sums_response: bool = False
+    value: Literal["critic", "prm"] | None = None
+    in_verl: bool = False
+
+
+ALL_SOURCES: tuple[Source, ...] = ("outcome", "process", "turns")
+_VERLS_GROUPS = EstimatorTraits((), compares_rollouts=True, sums_response=True, in_verl=True)
+ESTIMATORS: dict[str, EstimatorTraits] = {
+    "rloo": EstimatorTraits(ALL_SOURCES, True, True, in_verl=True),
+    "grpo": EstimatorTraits(ALL_SOURCES, True, True, in_verl=True),
+    "rloo_per_token": EstimatorTraits(("process",), compares_rollouts=True),
+    "turn_rloo": EstimatorTraits(ALL_SOURCES, True, True),
+    "reinforce": EstimatorTraits(ALL_SOURCES),
+    "gae": EstimatorTraits(("outcome", "process"), value="critic", in_verl=True),
+    "prm_value": EstimatorTraits(("outcome",), value="prm"),
+    "reinforce_plus_plus": EstimatorTraits(in_verl=True),
+    "reinforce_plus_plus_baseline": _VERLS_GROUPS,
+    "grpo_vectorized": _VERLS_GROUPS,
+    "grpo_passk": _VERLS_GROUPS,
+    "rloo_vectorized": _VERLS_GROUPS,
+    "opo": _VERLS_GROUPS,
+    "gpg": _VERLS_GROUPS,
+}
+
+
+def list_estimators(source: Source) -> list[str]:
+    """Return the estimators that serve a source of reward."""
+    return [name for name, traits in ESTIMATORS.items() if source in traits.sources]
+
+
+def list_token_estimators() -> list[str]:
+    """Return verl's estimators that see at which token of a response a reward is paid."""
+    return [
+        name for name, traits in ESTIMATORS.items() if traits.in_verl and not traits.sums_response
+    ]
+
+
+def compares_rollouts(estimator: str) -> bool:
+    """Return whether an estimator, ours or verl's, needs two rollouts of a prompt."""
+    return estimator in ESTIMATORS and ESTIMATORS[estimator].compares_rollouts
+
+
+@dataclass(frozen=True)
+class LossTraits:
+    """What is true of a loss of the PRM.
+
+    Attributes:
+        needs_scores: the PRM is scored before it is updated.
+        allows_soft_labels: labels may be fractions.
+    """
+
+    needs_scores: bool = False
+    allows_soft_labels: bool = False
+
+
+PRM_LOSSES: dict[str, LossTraits] = {
+    "ce": LossTraits(allows_soft_labels=True),
+    "dpo": LossTraits(needs_scores=True),
+    "nca": LossTraits(allows_soft_labels=True),
+    "kto": LossTraits(needs_scores=True),
+}
+
+# Shapes of a chain of steps, by whether they have parameters: those have settings of their own.
+SHAPES: dict[str, bool] = {"weibull": True, "gaussian": True, "released": False}
+
+
+def list_plain_shapes() -> list[str]:
+    """Return the shapes without parameters."""
+    return [name for name, has_parameters in SHAPES.items() if not has_parameters]
