@@ -358,7 +358,7 @@ class Trainer:
         """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
         reward_BT = batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
         sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
-        if scores and self.settings["prime.process.form"] == "sampled":
+        if scores and self.settings["prime.process.form"] == "tokens":
             weight = self.settings["prime.process.coefficient"] * gate
             reward_BT = implicit_reward.process_rewards(scores[0], self.settings["prm.beta"])
             reward_BT, _ = normalize_by_batch_max(reward_BT, batch.mask_BT, discount=1.0)

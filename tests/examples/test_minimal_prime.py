@@ -222,7 +222,7 @@ def test_any_causal_model_learns_from_rows_of_text(tmp_path, rows, template):
         (["prm.beta"], "prm.beta|must be a valid number"),
         (["rollout.n=2", "rollout.n=8.5"], "rollout.n|must be a valid integer"),
         (["rollout.n=0"], "rollout.n|must be greater than or equal to 1"),
-        (["prime.process.form=sum"], "prime.process.form|'sampled' or 'kl'"),
+        (["prime.process.form=sum"], "prime.process.form|'tokens' or 'kl'"),
         (["--method", "papper"], "'guarded' or 'distilled'|'papper'"),
         (["--model", "nowhere", "no.parquet"], "no.parquet does not exist"),
     ],
