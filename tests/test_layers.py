@@ -18,4 +18,4 @@ def test_the_contracts_of_pyproject_are_kept():
 
 def test_the_root_of_the_package_holds_entry_points_only():
     modules = {path.stem for path in (ROOT / "prime_ext").glob("*.py")}
-    assert modules == {"__init__", "__main__", "plugin", "train", "doctor", "extend"}
+    assert modules == {"__init__", "__main__", "plugin", "train", "doctor", "extend", "names"}

@@ -36,7 +36,7 @@ TRACKER = "latest_checkpointed_iteration.txt"
 # Of complete checkpoints (prime_ext/run/checkpoint.py).
 MARKER = "prime_ext_complete.json"
 LORA_META = "lora_train_meta.json"
-# What prime_ext/prm/bias.py saves in the folder of the weights.
+# What prime_ext/verl_adapter/outcome_bias.py saves in the folder of the weights.
 BIAS_FILE = "bias.json"
 _PEFT_PREFIX = "base_model.model."
 

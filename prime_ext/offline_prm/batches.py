@@ -12,7 +12,7 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 
 from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
 from prime_ext.offline_prm.offline_settings import OfflineSettings
-from prime_ext.prm.loss import ROW
+from prime_ext.prm.fields import ROW
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TextError
 

@@ -30,7 +30,14 @@ from prime_ext.offline_prm.batches import (
 from prime_ext.offline_prm.labeled_responses import PromptGroup
 from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
 from prime_ext.offline_prm.offline_settings import OfflineSettings, check_warmup
-from prime_ext.prm.loss import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss
+from prime_ext.prm.fields import (
+    LABEL,
+    OFFSET,
+    OUTPUT_FIELD,
+    REFERENCE_LOG_PROBS,
+    WEIGHT,
+)
+from prime_ext.prm.loss import PRMLoss
 from prime_ext.run.checkpoint import mark_incomplete, prune
 from prime_ext.run.training_runs import Checkpoints, checkpoint_step
 from prime_ext.utils.text_tokens import TextEncoder

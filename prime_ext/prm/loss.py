@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM's fields in the store of rollouts, and its loss as verl's engines call it."""
+"""The implicit PRM's loss as verl's engines call it."""
 
 from typing import Any
 
@@ -8,26 +8,7 @@ from tensordict import TensorDict
 
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
-from prime_ext.prm.bias import OutcomeBias
-
-# Fields of the PRM in the store of rollouts: log-probabilities cover the response, the others are
-# one value per row.
-PRM_LOG_PROBS = "prm_log_probs"
-REFERENCE_LOG_PROBS = "prm_reference_log_probs"
-LABEL = "prm_label"
-WEIGHT = "prm_weight"
-OFFSET = "prm_offset"
-ROW = "prm_row"
-
-# Fields that verl's engines and the loss read of a rollout without images, without those that the
-# PRM itself has written; then of any rollout.
-TEXT_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
-INPUT_FIELDS = (*TEXT_FIELDS, "multi_modal_inputs")
-
-# Options of `score`: the field to write to, and the rows of a mini-batch over all ranks, if passes
-# may not cross mini-batches.
-OUTPUT_FIELD = "prm_output_field"
-MINI_BATCH_ROWS = "prm_mini_batch_rows"
+from prime_ext.prm.fields import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT
 
 
 def pad_responses(value: Any, responses: Any) -> torch.Tensor:
@@ -58,14 +39,14 @@ class PRMLoss:
     Attributes:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
         reference: field with the reference's log-probabilities.
-        bias: the trained bias, if there is one; the worker puts it there.
+        bias: the trained bias, if there is one; the worker sets it.
     """
 
     def __init__(self, name: str, beta: float, reference: str = REFERENCE_LOG_PROBS):
         self.name = name
         self.beta = beta
         self.reference = reference
-        self.bias: OutcomeBias | None = None
+        self.bias: torch.Tensor | None = None
         self._recorded: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
 
     def __call__(
@@ -82,7 +63,7 @@ class PRMLoss:
             self._recorded.append((fields[ROW], length_B, log_prob_BT.detach().float()))
         ratio_BT = log_ratio(log_prob_BT, fields[self.reference], mask_BT)
         rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
-        bias = {} if self.bias is None else {"bias": self.bias.parameter}
+        bias = {} if self.bias is None else {"bias": self.bias}
         loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **bias)
         return loss * data["dp_size"], {}
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignment of rows to mini-batches of the PRM, independent of the number of ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
+
+# Divides rows of these lengths over that many ranks, by equal numbers and similar work.
+ShareRows = Callable[[Sequence[int], int], list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ def plan_mini_batches(
     lengths: Sequence[int],
     mini_batch_size: int,
     data_parallel_size: int,
+    share_rows: ShareRows,
     replayed: Sequence[bool] | None = None,
 ) -> MiniBatchPlan:
     """Spread the rows over mini-batches and ranks.
@@ -69,12 +72,7 @@ def plan_mini_batches(
         members = members + spare[:fill]
         spare = spare[fill:]
         mini_batch_B[members] = number
-        workload = calculate_workload(
-            torch.tensor([lengths[row] for row in members], dtype=torch.int64)
-        )
-        partitions = get_seqlen_balanced_partitions(
-            workload, k_partitions=data_parallel_size, equal_size=True
-        )
+        partitions = share_rows([lengths[row] for row in members], data_parallel_size)
         for share, partition in zip(shares, partitions, strict=True):
             share.extend(members[position] for position in sorted(partition))
     return MiniBatchPlan([row for share in shares for row in share], weight_B, mini_batch_B)

@@ -17,23 +17,18 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.prompt_filter import KEPT
 from prime_ext.algorithms.steps import find_valid_ends
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.run.metrics_file import put_aside
+from prime_ext.step.rollouts import Rollouts
+from prime_ext.step.step import StepResult
+from prime_ext.step.store import RolloutStore, group_uid, reward_info
 from prime_ext.step_rm.response_cut import TokenText
-from prime_ext.trainer.rollouts import Rollouts
-from prime_ext.trainer.step import StepResult
 from prime_ext.transcripts.files import FOLDER, find_steps, step_file
 from prime_ext.utils.files import write_json_lines
-from prime_ext.utils.transfer_queue import (
-    RolloutStore,
-    fetch_reward_infos,
-    group_uid,
-    reward_info,
-)
+from prime_ext.utils.timing import add_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +103,7 @@ class TranscriptRecorder:
             yield
         finally:
             self._recording = False
-            with marked_timer("transcripts", seconds):
+            with add_seconds("transcripts", seconds):
                 rows = self._collect()
                 for part in (self._trained, self._dropped, self._removed):
                     part.clear()
@@ -211,7 +206,7 @@ class TranscriptRecorder:
         chosen = store.select(places)
         names = ("response_mask", "rm_scores", "advantages", "returns")
         data = chosen.fetch_rows(*names)
-        infos = fetch_reward_infos(chosen.keys, chosen.batch.partition_id)
+        infos = chosen.fetch_reward_infos()
         for place, (row, info) in enumerate(zip(self._describe(chosen), infos, strict=True)):
             mask_T, reward_T, advantage_T, return_T = (data[name][place] for name in names)
             row |= {

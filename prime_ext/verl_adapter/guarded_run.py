@@ -26,11 +26,11 @@ from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
-from prime_ext.trainer.rollout_losses import RolloutLosses
 from prime_ext.transcripts.record import TranscriptRecorder
-from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.run_store import RunError, RunLock
+from prime_ext.verl_adapter import rollout_store as transfer
 from prime_ext.verl_adapter.patches import replay_buffer, trainer_base
+from prime_ext.verl_adapter.rollout_losses import RolloutLosses
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer

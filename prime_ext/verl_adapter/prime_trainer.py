@@ -27,22 +27,22 @@ from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
+from prime_ext.step.reward_sources import build_shaping
+from prime_ext.step.rollouts import load_rollouts
+from prime_ext.step.scorer import Scorer, StepRewardModel
+from prime_ext.step.step import prime_step
+from prime_ext.step.store import average_counts
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.trainer.build_models import build_average, build_prm
-from prime_ext.trainer.companion import Companion, PolicyAverage
-from prime_ext.trainer.implicit_prm import FrozenPRM
-from prime_ext.trainer.prompt_judge import PromptJudge
-from prime_ext.trainer.prompts import pack_prompts, set_uids, unpack_prompts
-from prime_ext.trainer.reward_sources import build_shaping
-from prime_ext.trainer.rollouts import load_rollouts
-from prime_ext.trainer.scorer import Scorer, StepRewardModel
-from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
-from prime_ext.utils.transfer_queue import RolloutStore, average_counts
 from prime_ext.verl_adapter import prompt_filter_buffer as buffers
+from prime_ext.verl_adapter.build_models import build_average, build_prm
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
 from prime_ext.verl_adapter.policy_loss import COEFFICIENTS, install_targets
 from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
+from prime_ext.verl_adapter.prompt_judge import PromptJudge
+from prime_ext.verl_adapter.prompts import pack_prompts, set_uids, unpack_prompts
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
+from prime_ext.verl_adapter.side_models import PolicyAverage, PRMModels, SideModel
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- models alongside the policy -------------------------------------------------------------
 
     @cached_property
-    def prm(self) -> FrozenPRM | None:
+    def prm(self) -> PRMModels | None:
         """Return the implicit PRM, or a frozen model in its place."""
         prm = self.prm_settings
         return (
@@ -185,7 +185,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def scorer(self) -> Scorer | None:
         """Return the scorer that gives the process rewards."""
-        return StepRewardModel(build_shaping(self.prime)) if self.prime.scores_steps else self.prm
+        if self.prime.scores_steps:
+            return StepRewardModel(build_shaping(self.prime))
+        return None if self.prm is None else self.prm.prm
 
     @cached_property
     def average(self) -> PolicyAverage | None:
@@ -196,12 +198,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
         )
 
     @property
-    def _companions(self) -> list[Companion]:
+    def _side_models(self) -> list[SideModel]:
         return [model for model in (self.prm, self.average) if model is not None]
 
     @property
-    def _learners(self) -> list[Companion]:
-        return [model for model in self._companions if model.checkpoint_folder]
+    def _learners(self) -> list[SideModel]:
+        return [model for model in self._side_models if model.checkpoint_folder]
 
     @property
     def resource_pool_to_cls(self) -> dict:
@@ -211,7 +213,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @resource_pool_to_cls.setter
     def resource_pool_to_cls(self, pools: dict) -> None:
         pool = self.resource_pool_manager.resource_pool_dict["global_pool"]
-        for model in self._companions:
+        for model in self._side_models:
             pools[pool].update(model.worker_classes(ray.remote(ImplicitPRMWorker)))
         self._resource_pool_to_cls = pools
 
@@ -229,14 +231,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         multiple = super()._get_required_batch_multiple(dp_size)
-        return multiple if self.prm is None else math.lcm(multiple, self.prm.mini_batch_rows)
+        return multiple if self.prm is None else math.lcm(multiple, self.prm.prm.mini_batch_rows)
 
     # ---- checkpoints -----------------------------------------------------------------------------
 
     def _load_checkpoint(self) -> None:
         if self.prime.distils or self.average is not None:
             self.actor_rollout_wg.execute_with_func_generator(install_targets)
-        for model in self._companions:
+        for model in self._side_models:
             model.attach(self.actor_rollout_wg)
         super()._load_checkpoint()
         if self.global_steps > 0:
@@ -326,7 +328,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Run verl's computation (KL penalty, rollout correction), then PRIME's step over it."""
-        store = RolloutStore(super()._compute_advantage(batch, metrics))
+        store = TransferQueueStore(super()._compute_advantage(batch, metrics))
         config = self.config.algorithm
         rollouts = load_rollouts(
             store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter

@@ -16,9 +16,10 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
-from prime_ext.prm.bias import OutcomeBias
+from prime_ext.prm.fields import MINI_BATCH_ROWS, OUTPUT_FIELD, PRM_LOG_PROBS, ROW
 from prime_ext.prm.frozen_layers import train_last_layers
-from prime_ext.prm.loss import MINI_BATCH_ROWS, OUTPUT_FIELD, PRM_LOG_PROBS, ROW, PRMLoss
+from prime_ext.prm.loss import PRMLoss
+from prime_ext.verl_adapter.outcome_bias import OutcomeBias
 from prime_ext.verl_adapter.patches import transformer_impl
 from prime_ext.verl_adapter.worker_engines import average_weights, get_engine, register_engine
 
@@ -73,7 +74,7 @@ class ImplicitPRMWorker(TrainingWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def set_loss_fn(self, loss_fn: PRMLoss) -> None:
         """Take over the loss, and train the bias by it if there is one."""
-        loss_fn.bias = self._bias
+        loss_fn.bias = None if self._bias is None else self._bias.parameter
         super().set_loss_fn(loss_fn)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -17,8 +17,9 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.utils.skip import SkipManager
 
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT
-from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted
-from prime_ext.utils import transfer_queue as transfer
+from prime_ext.step.store import group_uid
+from prime_ext.verl_adapter import rollout_store as transfer
+from prime_ext.verl_adapter.prompt_judge import PromptJudge, PromptsExhausted
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         )
         if partition_id == "val":
             return batch, metrics
-        self._kept_in_step += len({transfer.group_uid(key) for key in batch.keys})
+        self._kept_in_step += len({group_uid(key) for key in batch.keys})
         self._judged_since_batch.clear()
         return _sort_rows(batch), metrics
 
@@ -277,8 +278,6 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         """Forget rollouts whose prompt is gone, which verl saved before it cleared them."""
         self._sync_metadata_from_transfer_queue()
         prompts = self.prompt_global_steps["train"]
-        orphans = [
-            key for key in self.partitions["train"] if transfer.group_uid(key) not in prompts
-        ]
+        orphans = [key for key in self.partitions["train"] if group_uid(key) not in prompts]
         if orphans:
             transfer.clear(orphans, "train")

@@ -24,13 +24,14 @@ from prime_ext.config.pspo_settings import PSPOSettings, read_pspo_sections
 from prime_ext.names import compares_rollouts
 from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
+from prime_ext.step.store import group_uid
 from prime_ext.step_rm.splitting import SPLITTERS, split_steps
-from prime_ext.trainer.prompts import set_uids
-from prime_ext.trainer.rollout_losses import WARN_RATE, RolloutsLost
 from prime_ext.utils.files import read_json, write_json
-from prime_ext.utils.transfer_queue import RolloutStore, clear, fetch_reward_infos, group_uid
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
 from prime_ext.verl_adapter.prompt_filter_buffer import POLL_SECONDS
+from prime_ext.verl_adapter.prompts import set_uids
+from prime_ext.verl_adapter.rollout_losses import WARN_RATE, RolloutsLost
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore, clear, fetch_reward_infos
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +189,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
                 path,
             )
 
-    def _check_steps(self, store: RolloutStore, infos: Sequence[Mapping[str, Any]]) -> None:
+    def _check_steps(self, store: TransferQueueStore, infos: Sequence[Mapping[str, Any]]) -> None:
         """Warn if few responses of the first batch have two steps.
 
         Raises ``ScoringFailed``: none has, in ``BATCHES_WITHOUT_STEPS`` batches in a row.
@@ -208,7 +209,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
             raise ScoringFailed(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
         logger.warning("%s", advice)
 
-    def _drop_incomplete(self, store: RolloutStore) -> RolloutStore:
+    def _drop_incomplete(self, store: TransferQueueStore) -> TransferQueueStore:
         """Drop prompts with lost rollouts, which verl's synchronous buffer leaves in the batch."""
         lost = self._losses.incomplete[store.batch.partition_id]
         if not lost:
@@ -223,7 +224,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any
     ) -> KVBatchMeta:
         """Balance, and fill up, the responses that count."""
-        store = RolloutStore(batch)
+        store = TransferQueueStore(batch)
         store = store.select(sorted(range(len(store)), key=store.keys.__getitem__))
         store = self._drop_incomplete(store)
         infos = fetch_reward_infos(store.keys, batch.partition_id)
@@ -256,5 +257,5 @@ class PSPOTrainerMixin(GuardedRunMixin):
         """Compute it as verl does, and record transcripts."""
         batch = super()._compute_advantage(batch, metrics)
         with marked_timer("transcripts", self.timing_raw):
-            self._transcripts.add_pspo(RolloutStore(batch))
+            self._transcripts.add_pspo(TransferQueueStore(batch))
         return batch

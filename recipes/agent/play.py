@@ -29,8 +29,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
 from prime_ext.generate.local_model import find_model
-from prime_ext.tasks.calculator_tool import FIELD as OUTCOMES_FIELD
-from prime_ext.tasks.calculator_tool import OUTCOMES
+from prime_ext.verl_adapter.tools.calculator_tool import FIELD as OUTCOMES_FIELD
+from prime_ext.verl_adapter.tools.calculator_tool import OUTCOMES
 from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
 from prime_ext.verl_adapter.cpu.seeded_loop import SeededToolAgentLoop

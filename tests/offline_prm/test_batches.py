@@ -21,7 +21,7 @@ from prime_ext.offline_prm.batches import (
 )
 from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
 from prime_ext.offline_prm.losses import step_loss
-from prime_ext.prm.loss import ROW, WEIGHT
+from prime_ext.prm.fields import ROW, WEIGHT
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder
 

@@ -882,7 +882,10 @@ def test_which_of_verls_estimators_tell_tokens_apart():
 
 def test_a_tool_whose_class_is_gone_is_named(get_problems, tmp_path):
     (tmp_path / "tools.yaml").write_text(
-        "tools: [{class_name: prime_ext.tasks.calculator_tool.Calculator, config: {}}]"
+        "tools: [{class_name: prime_ext.verl_adapter.tools.calculator_tool.Calculator, config: {}}]"
     )
     (problem,) = get_problems({**LOOP, TOOL_FILE: str(tmp_path / "tools.yaml")})
-    assert "a class_name cannot be imported: module 'prime_ext.tasks.calculator_tool'" in problem
+    assert (
+        "a class_name cannot be imported: module 'prime_ext.verl_adapter.tools.calculator_tool'"
+        in problem
+    )

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from engines import build_batch, nested
 from verl.utils import tensordict_utils as tu
 
-from prime_ext.prm.loss import (
+from prime_ext.prm.fields import (
     LABEL,
     MINI_BATCH_ROWS,
     OFFSET,
@@ -22,8 +22,9 @@ from prime_ext.prm.loss import (
     ROW,
     WEIGHT,
 )
+from prime_ext.prm.implicit_prm import update_options
 from prime_ext.prm.mini_batches import plan_mini_batches
-from prime_ext.trainer.implicit_prm import update_options
+from prime_ext.verl_adapter.side_models import share_rows
 
 N_VALID = 14
 N_ROWS = 16
@@ -135,6 +136,7 @@ class Prm:
             lengths=[len(r["prompt"]) + len(r["response"]) for r in rollouts],
             mini_batch_size=mini_batch_rows or self.mini_batch_rows,
             data_parallel_size=dist.get_world_size() // self.ulysses,
+            share_rows=share_rows,
             replayed=replayed,
         )
 

@@ -16,7 +16,7 @@ from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
 from prime_ext.generate.export import BIAS_FILE, export
 from prime_ext.generate.prm_description import FILE, read_description
-from prime_ext.prm.loss import WEIGHT
+from prime_ext.prm.fields import WEIGHT
 from prime_ext.utils.files import write_json
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,8 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.prm.mini_batches import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.trainer.build_models import build_average, build_prm
+from prime_ext.verl_adapter.build_models import build_average, build_prm
+from prime_ext.verl_adapter.side_models import share_rows
 
 FUSED = "prm.model.use_fused_kernels=true"
 
@@ -35,11 +36,9 @@ def test_mini_batches_are_counted_in_prompts(tmp_path):
     prm = built(
         tmp_path, "prime_trainer_cpu", ["prm.mini_batch_size=3", "actor_rollout_ref.rollout.n=4"]
     )
-    assert prm.mini_batch_rows == 12
+    assert prm.prm.mini_batch_rows == 12
     keys = [f"{prompt:03d}_{session}_0" for prompt in range(6) for session in range(4)]
-    plan = plan_mini_batches(
-        keys, [False] * 24, [5] * 24, prm.mini_batch_rows, data_parallel_size=1
-    )
+    plan = plan_mini_batches(keys, [False] * 24, [5] * 24, prm.prm.mini_batch_rows, 1, share_rows)
     assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
 
 
@@ -184,7 +183,7 @@ def test_ranks_and_row_order_do_not_change_the_mini_batches(data, n_old, seed):
         order = random.Random(seed + n_ranks).sample(range(len(every)), len(every))
         shuffled = [[values[row] for row in order] for values in columns]
         old = [key.startswith("replay") for key in shuffled[0]]
-        plan = plan_mini_batches(*shuffled, whole, n_ranks, old if n_old else None)
+        plan = plan_mini_batches(*shuffled, whole, n_ranks, share_rows, old if n_old else None)
         assert sorted(plan.order) == list(range(len(every)))
         weight, number = (
             dict(zip(shuffled[0], values.tolist(), strict=True))
@@ -194,7 +193,9 @@ def test_ranks_and_row_order_do_not_change_the_mini_batches(data, n_old, seed):
     assert plans[0] == plans[1] == plans[2]
     batches, weight, number = plans[0]
     # The new rows are where they are without the others.
-    plain = mini_batches(plan_mini_batches(keys, padding, lengths, size, 1), keys, size, 1)
+    plain = mini_batches(
+        plan_mini_batches(keys, padding, lengths, size, 1, share_rows), keys, size, 1
+    )
     n_valid = len(keys) - sum(padding)
     for at, (batch, alone) in enumerate(zip(batches, plain, strict=True)):
         replayed = {key for key in batch if key.startswith("replay")}
@@ -215,7 +216,7 @@ def test_sizes_that_do_not_divide_are_refused(rows, size, ranks):
         match=f"{rows} rows do not divide into mini-batches of {size} over {ranks} ranks",
     ):
         plan_mini_batches(
-            [str(row) for row in range(rows)], [False] * rows, [1] * rows, size, ranks
+            [str(row) for row in range(rows)], [False] * rows, [1] * rows, size, ranks, share_rows
         )
 
 

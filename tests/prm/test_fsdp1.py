@@ -32,7 +32,7 @@ from verl.workers.utils.losses import value_loss
 from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.generate.export import export
-from prime_ext.trainer.implicit_prm import update_options
+from prime_ext.prm.implicit_prm import update_options
 from prime_ext.verl_adapter.worker_engines import average_weights
 
 pytestmark = pytest.mark.slow

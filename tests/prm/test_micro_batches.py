@@ -15,16 +15,15 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.prm import bias
-from prime_ext.prm.loss import (
+from prime_ext.prm.fields import (
     LABEL,
     OFFSET,
     REFERENCE_LOG_PROBS,
     ROW,
     WEIGHT,
-    PRMLoss,
-    pad_responses,
 )
+from prime_ext.prm.loss import PRMLoss, pad_responses
+from prime_ext.verl_adapter import outcome_bias
 from prime_ext.verl_adapter.policy_loss import COEFFICIENTS, TargetedPolicyLoss
 
 PROMPTS = [3, 1, 4]
@@ -65,9 +64,10 @@ def test_the_loss_of_the_prm(name, monkeypatch):
     data, output, values = micro_batch("meta")
     loss_fn = PRMLoss(name, 0.05)
     if name == "ce":
-        monkeypatch.setattr(bias, "get_device_name", lambda: "meta")
-        loss_fn.bias = bias.OutcomeBias(0.05)
-        loss_fn.bias.start(torch.tensor(0.5).sigmoid().item())
+        monkeypatch.setattr(outcome_bias, "get_device_name", lambda: "meta")
+        bias = outcome_bias.OutcomeBias(0.05)
+        bias.start(torch.tensor(0.5).sigmoid().item())
+        loss_fn.bias = bias.parameter
     loss_fn.start_recording()
     for _ in range(2):
         loss, _ = loss_fn(output, data)

@@ -14,9 +14,9 @@ from transfer_queue import KVBatchMeta
 
 from examples.minimal_prime import Rollouts, Trainer, build_settings
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.trainer import rollouts as of_trainer
-from prime_ext.trainer.step import prime_step
-from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.step import rollouts as of_trainer
+from prime_ext.step.step import prime_step
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 from prime_ext.verl_adapter.worker_engines import register_engine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
@@ -150,7 +150,7 @@ def on_verl(method, keys, model_path, found, batch):
     reward_BT[torch.arange(len(found)), mask_BT.sum(-1).long() - 1] = batch.outcome_B
     trained = test_policy_loss.policy(model_path, OF_POLICY, len(found) // 2)
     old_log_probs = trained.score(found)
-    nobody = RolloutStore(KVBatchMeta())
+    nobody = TransferQueueStore(KVBatchMeta())
     rollouts = of_trainer.Rollouts(nobody, [], mask_BT, reward_BT, batch.outcome_B, batch.group_B)
     # All models start from the same weights.
     scorer = (

@@ -29,7 +29,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.settings import PRMSettings
-from prime_ext.prm.loss import (
+from prime_ext.prm.fields import (
     LABEL,
     OFFSET,
     OUTPUT_FIELD,
@@ -37,9 +37,9 @@ from prime_ext.prm.loss import (
     REFERENCE_LOG_PROBS,
     ROW,
     WEIGHT,
-    PRMLoss,
 )
-from prime_ext.trainer.build_models import prm_model
+from prime_ext.prm.loss import PRMLoss
+from prime_ext.verl_adapter.build_models import prm_model
 from prime_ext.verl_adapter.patches.monkey_patch import bind_chunked
 from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 

@@ -12,7 +12,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.tool_registry import initialize_tools_from_config
 
-from prime_ext.tasks.calculator_tool import FIELD, Refused, calculate
+from prime_ext.verl_adapter.tools.calculator_tool import FIELD, Refused, calculate
 
 EXPRESSIONS = st.recursive(
     st.integers(0, 999).map(str),
@@ -61,7 +61,10 @@ def test_any_text_has_a_number_or_an_outcome(text):
 
 def test_verls_loop_counts_every_outcome_of_a_trajectory(tmp_path):
     config = {"type": "native", "rewards": {"result": 0.25, "malformed": -0.5}}
-    tool = {"class_name": "prime_ext.tasks.calculator_tool.CalculatorTool", "config": config}
+    tool = {
+        "class_name": "prime_ext.verl_adapter.tools.calculator_tool.CalculatorTool",
+        "config": config,
+    }
     (tmp_path / "tools.yaml").write_text(json.dumps({"tools": [tool]}))
     (tool,) = initialize_tools_from_config(str(tmp_path / "tools.yaml"))
     loop = object.__new__(ToolAgentLoop)

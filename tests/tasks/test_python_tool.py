@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from prime_ext.tasks.python_tool import OUTCOMES, PythonTool
+from prime_ext.verl_adapter.tools.python_tool import OUTCOMES, PythonTool
 
 TOOL = {"seconds": 1.0, "rewards": {"finished": 0.1, "failed": -0.2}}
 

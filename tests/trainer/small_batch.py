@@ -14,12 +14,12 @@ from transfer_queue import KVBatchMeta
 
 import prime_ext.config
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.trainer.implicit_prm import FrozenPRM, Scores, Scoring
-from prime_ext.trainer.reward_sources import reward_sources
-from prime_ext.trainer.rollouts import Rollouts, load_rollouts
-from prime_ext.trainer.scorer import Scored
-from prime_ext.trainer.step import prime_step
-from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.prm.implicit_prm import FrozenPRM, Scores, Scoring
+from prime_ext.step.reward_sources import reward_sources
+from prime_ext.step.rollouts import Rollouts, load_rollouts
+from prime_ext.step.scorer import Scored
+from prime_ext.step.step import prime_step
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 
 NAN = float("nan")
 # Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a
@@ -148,7 +148,7 @@ class GivenPRM(FrozenPRM):
 
 def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
     """Return what the implicit PRM makes of these log-probabilities."""
-    prm = GivenPRM(SimpleNamespace(beta=beta, reference="frozen"), options, {}, 8)
+    prm = GivenPRM(SimpleNamespace(beta=beta, reference="frozen"), options, 8)
     scores = Scores(log_prob_BT, reference_BT)
     return prm.compute_rewards(prm.build_batch(rollouts), Scoring(scores, before=scores))
 
@@ -156,7 +156,7 @@ def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
 def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):
     """Load rollouts with settings; the scores of a rollout do not depend on its row."""
     options = settings(**changes)
-    store = RolloutStore(get_batch(queue, keys))
+    store = TransferQueueStore(get_batch(queue, keys))
     rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter)
     log_prob_BT = torch.zeros_like(rollouts.mask_BT)
     for row, label in enumerate(rollouts.label_B.tolist()):

@@ -14,8 +14,8 @@ from verl.workers.config import DistillationConfig, DistillationLossConfig, FSDP
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.config.variant import read_keys
-from prime_ext.trainer.rollouts import Rollouts
-from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.step.rollouts import Rollouts
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 
 PROMPTS = (2, 3, 1, 2)
 MASKS = ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
@@ -34,7 +34,7 @@ def get_case(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
     reward_BT = torch.zeros_like(mask_BT)
     label_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
     reward_BT[torch.arange(4), torch.tensor([len(mask) - 1 for mask in MASKS])] = label_B
-    nobody = RolloutStore(KVBatchMeta())
+    nobody = TransferQueueStore(KVBatchMeta())
     group_B = torch.tensor([0, 0, 1, 1])
     rollouts = Rollouts(nobody, [], mask_BT, reward_BT, label_B, group_B, old_log_prob_BT=policy_BT)
     options = settings(**VARIANT | changes)

@@ -16,10 +16,10 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.trainer.rollout_losses import RolloutLosses, RolloutsLost
 from prime_ext.transcripts.record import TranscriptRecorder
 from prime_ext.verl_adapter import pspo_trainer
 from prime_ext.verl_adapter.pspo_trainer import ScoringFailed, find_scored_rows, token_rewards
+from prime_ext.verl_adapter.rollout_losses import RolloutLosses, RolloutsLost
 
 SCORER = ["step_scorer=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
 SIZES = [

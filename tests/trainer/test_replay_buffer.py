@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.config.settings import VerifierSettings
-from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
 from prime_ext.verl_adapter.prompt_filter_buffer import (
     PromptFilterReplayBuffer,
     PromptFilterReplayBufferAsync,
 )
+from prime_ext.verl_adapter.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
 
 HALF_FAILED = [None, 1.0, 0.0]
 BAND = AccuracyBand(0.2, 0.8)

@@ -19,11 +19,11 @@ from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.returns import NOISE_MARGIN, mark_last_token, return_to_go
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.reward.pspo_info import FAILURE
+from prime_ext.step.reward_sources import build_shaping
+from prime_ext.step.rollouts import Rollouts, Steps, load_rollouts
+from prime_ext.step.scorer import Scored, StepRewardModel
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.trainer.reward_sources import build_shaping
-from prime_ext.trainer.rollouts import Rollouts, Steps, load_rollouts
-from prime_ext.trainer.scorer import Scored, StepRewardModel
-from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 from recipes.quickstart.small_model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -315,7 +315,7 @@ def with_scores(monkeypatch, changed=None, **changes):
         tag = {**queue.tags["train"][key], "response_len": n_tokens}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     options = settings(**SCORES_OF_STEPS | changes)
-    rollouts = load_rollouts(RolloutStore(get_batch(queue)), options)
+    rollouts = load_rollouts(TransferQueueStore(get_batch(queue)), options)
     return Case(
         rollouts, StepRewardModel(build_shaping(options)).score_and_update(rollouts), options
     )
@@ -403,7 +403,7 @@ def get_case(seed, pipeline, signal, noise):
     mask_BT = (torch.arange(TOKENS) < length_B[:, None]).float()
     outcome_B = torch.arange(ROWS).remainder(2).float()
     drawn_BT = torch.randn(ROWS, TOKENS, generator=generator)
-    nobody = RolloutStore(KVBatchMeta())
+    nobody = TransferQueueStore(KVBatchMeta())
     rollouts = Rollouts(
         nobody,
         [],

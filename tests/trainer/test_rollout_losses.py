@@ -14,11 +14,11 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.config.settings import VerifierSettings
-from prime_ext.trainer.prompt_judge import PromptJudge
-from prime_ext.trainer.rollout_losses import MOST_LOST, RolloutLosses, RolloutsLost
-from prime_ext.utils import transfer_queue as transfer
+from prime_ext.step.store import group_uid
 from prime_ext.verl_adapter.patches import replay_buffer
 from prime_ext.verl_adapter.prompt_filter_buffer import PromptFilterReplayBuffer
+from prime_ext.verl_adapter.prompt_judge import PromptJudge
+from prime_ext.verl_adapter.rollout_losses import MOST_LOST, RolloutLosses, RolloutsLost
 
 # Of two rollouts one is lost.
 HALF = [1.0, None]
@@ -76,7 +76,7 @@ def test_prompts_with_lost_rollouts_are_replaced_and_counted(monkeypatch, caplog
     rollouts, losses = start(monkeypatch, kind, outcomes, 4, **own)
     rollouts.submit(8)
     batch, _ = rollouts.buffer.sample(global_steps=1, partition_id="train", batch_size=7)
-    uids = [transfer.group_uid(key) for key in batch.keys]
+    uids = [group_uid(key) for key in batch.keys]
     assert "0001" not in uids and all(uids.count(uid) == 2 for uid in uids)
     with caplog.at_level(logging.WARNING):
         assert losses.end_step() == 1

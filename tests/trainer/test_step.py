@@ -20,7 +20,7 @@ from small_batch import (
 )
 
 from prime_ext.algorithms.prm_accuracy import PairCount
-from prime_ext.prm.loss import (
+from prime_ext.prm.fields import (
     INPUT_FIELDS,
     LABEL,
     OFFSET,
@@ -29,20 +29,18 @@ from prime_ext.prm.loss import (
     ROW,
     WEIGHT,
 )
-from prime_ext.prm.replay import PRMReplay
-from prime_ext.trainer import implicit_prm
-from prime_ext.trainer.implicit_prm import (
-    PRM_GROUP,
-    REFERENCE_GROUP,
+from prime_ext.prm.implicit_prm import (
     FrozenPRM,
     Scores,
     TrainedPRM,
     measure,
 )
-from prime_ext.trainer.reward_sources import NotFinite
-from prime_ext.trainer.rollouts import load_rollouts
-from prime_ext.trainer.step import prime_step
-from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.prm.replay import PRMReplay
+from prime_ext.step.reward_sources import NotFinite
+from prime_ext.step.rollouts import load_rollouts
+from prime_ext.step.step import prime_step
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
+from prime_ext.verl_adapter.side_models import share_rows
 
 
 @pytest.fixture
@@ -158,7 +156,8 @@ def test_non_finite_rewards_end_the_run(queue):
 class Workers:
     """Workers of a PRM that orders pairs wrongly until it is updated; sign 0: of the reference."""
 
-    data_parallel_size = staticmethod(lambda: [1])
+    data_parallel_size = 1
+    share_rows = staticmethod(share_rows)
 
     def __init__(self, queue, sign):
         self.queue = queue
@@ -177,13 +176,12 @@ class Workers:
         self.passes += 1
         for key in batch.keys:
             self.queue.fields["train"][key][name] = self.row(key)
-        return SimpleNamespace(futures=[])
 
     def score(self, batch):
         self.scored = batch
-        return self.write(batch, batch.extra_info["prm_output_field"])
+        self.write(batch, batch.extra_info["prm_output_field"])
 
-    def train_mini_batch(self, batch):
+    def update(self, batch):
         self.passes += 1
         return self._trained(batch)
 
@@ -195,21 +193,18 @@ class Workers:
         self.trained = batch
         self.sign = 1.0
         self.rows_trained_on = {key: dict(self.queue.fields["train"][key]) for key in batch.keys}
-        return SimpleNamespace(futures=[], get=lambda: {"metrics": {"loss": 0.7}})
-
-    def update_metrics(self):
-        return [{"loss": 0.7}]
+        return {"loss": 0.7}
 
 
 def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **changes):
     """Build a PRM whose workers are these, with mini-batches of that many rows."""
-    monkeypatch.setattr(implicit_prm.ray, "get", list)
     prm = {"beta": 0.05, "loss": "ce", "update_mode": mode, "epochs": 1, "bias_lr": None}
     own = SimpleNamespace(**prm, reference=reference, replay=0)
     kind = FrozenPRM if mode == "none" else TrainedPRM
     monkeypatch.setattr(FrozenPRM, "noise", 0.0)
-    scorer = kind(own, settings(**changes), {}, rows, end_token=2)
-    scorer.groups = {PRM_GROUP: Workers(queue, -1.0), REFERENCE_GROUP: Workers(queue, 0.0)}
+    scorer = kind(own, settings(**changes), rows, end_token=2)
+    scorer.workers = Workers(queue, -1.0)
+    scorer.reference_workers = Workers(queue, 0.0)
     if replay is not None:
         scorer.replay = replay
     return scorer
@@ -218,7 +213,7 @@ def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **c
 def run(queue, prm, number=1, **changes):
     """Run the PRM's part of one step; return what it scored, and the rollouts."""
     batch = get_batch(queue, [*ROLLOUTS, *PADDING])
-    rollouts = load_rollouts(RolloutStore(batch), settings(**changes), number)
+    rollouts = load_rollouts(TransferQueueStore(batch), settings(**changes), number)
     scored = prm.score_and_update(rollouts)
     assert rollouts.store.keys == batch.keys and set(queue.tags["train"]) == set(batch.keys), (
         "nothing else is left"
@@ -249,7 +244,7 @@ def test_the_gate_judges_the_prm_before_its_update(
     options = {**changes, "process__gate": GATE if gated else None}
     prm = build(queue, monkeypatch, mode, **options)
     scored, rollouts = run(queue, prm, **options)
-    assert prm.groups[PRM_GROUP].passes == passes
+    assert prm.workers.passes == passes
     # A score at a tool's answer is not a reward.
     assert not scored.reward_BT[~rollouts.mask_BT.bool()].any()
     # Untrained it orders every pair wrongly, updated every pair rightly.
@@ -269,10 +264,10 @@ def test_workers_fetch_only_what_the_prm_reads(monkeypatch, reference, field):
     with_old_log_probs(queue)
     prm = build(queue, monkeypatch, "after", reference=reference)
     scored, rollouts = run(queue, prm)
-    workers, of_reference = prm.groups.values()
+    workers = prm.workers
     assert workers.scored.fields == list(INPUT_FIELDS)
     assert workers.trained.fields == [*INPUT_FIELDS, field, LABEL, WEIGHT, OFFSET, ROW]
-    assert of_reference.passes == (reference == "frozen")
+    assert prm.reference_workers.passes == (reference == "frozen")
     reference_BT = rollouts.store.fetch(field)[field]
     expected_BT = (
         0.05
@@ -321,7 +316,7 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
             queue = filled_queue(monkeypatch)
             with_tokens(queue)
             prm = build(queue, monkeypatch, mode, replay=drawn)
-            results.append((prm.groups[PRM_GROUP], run(queue, prm, number)[0]))
+            results.append((prm.workers, run(queue, prm, number)[0]))
         (_, plain), (workers, scored) = results
         # The policy and the gate see what they would have seen; nothing of it is left in the store.
         torch.testing.assert_close(scored.reward_BT, plain.reward_BT, rtol=0, atol=0)
@@ -350,5 +345,5 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
     # Nothing is left of an update that fails, either.
     monkeypatch.setattr(Workers, "_trained", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        prm.score_and_update(load_rollouts(RolloutStore(get_batch(queue)), settings(), 4))
+        prm.score_and_update(load_rollouts(TransferQueueStore(get_batch(queue)), settings(), 4))
     assert set(queue.tags["train"]) == {*ROLLOUTS, *PADDING}

@@ -21,11 +21,11 @@ from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.config.checks import SettingsError
-from prime_ext.trainer.prompts import pack_prompts
 from prime_ext.verl_adapter.patches import trainer_separate_async
 from prime_ext.verl_adapter.patches.trainer_separate_async import SnapshotActorWorker
 from prime_ext.verl_adapter.prime_trainer import STATE_FILE
 from prime_ext.verl_adapter.prompt_filter_buffer import PromptFilterReplayBufferAsync
+from prime_ext.verl_adapter.prompts import pack_prompts
 
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8"]
 SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]

@@ -21,9 +21,9 @@ from prime_ext.config.reward_settings import (
     Normalization,
 )
 from prime_ext.names import Credit, RewardPosition, StepScore, list_estimators
+from prime_ext.step.rollouts import load_rollouts
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.trainer.rollouts import load_rollouts
-from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 from recipes.quickstart.small_model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -96,7 +96,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
 
 def loaded(queue, batch, options):
     cutter = ResponseCutter(options.steps, TOKENIZER) if options.needs_steps else None
-    store = RolloutStore(batch)
+    store = TransferQueueStore(batch)
     rollouts = load_rollouts(store, options, cutter=cutter)
     scored = scored_as(rollouts, options, *store.fetch("prm", "reference").values())
     return Case(rollouts, replace(scored, noise=1e-6), options)

@@ -13,14 +13,14 @@ from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, AccuracyBand
 from prime_ext.config.settings import VerifierSettings
+from prime_ext.step.step import prime_step
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.trainer.prompt_judge import PromptJudge
-from prime_ext.trainer.step import prime_step
 from prime_ext.transcripts.files import find_steps, read_step
 from prime_ext.transcripts.page import render_page
 from prime_ext.transcripts.record import TranscriptRecorder
-from prime_ext.utils.transfer_queue import RolloutStore
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
+from prime_ext.verl_adapter.prompt_judge import PromptJudge
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 from prime_ext.verl_adapter.trainers import PSPOSyncTrainer
 from recipes.quickstart.small_model import build_tokenizer
 
@@ -209,7 +209,7 @@ def test_ungraded_rollouts_of_a_kept_prompt_are_shown(queue, make, tokenizer):
         extra_fields={"reward_extra_info": info},
     )
     with recorder.record(1, False, {}):
-        store = RolloutStore(KVBatchMeta([key], [queue.tags["train"][key]], "train"))
+        store = TransferQueueStore(KVBatchMeta([key], [queue.tags["train"][key]], "train"))
         recorder.add_removed(store, [KEPT])
         recorder.add_prime(case.rollouts, result, case.settings)
     rows = read_step(recorder.folder)
@@ -251,7 +251,8 @@ def test_pspo_records_step_scores_and_what_is_paid(queue, make, tokenizer, monke
             extra_fields={"reward_extra_info": told},
         )
     stores = [
-        RolloutStore(KVBatchMeta([one], [queue.tags["train"][one]], "train")) for one in (key, lost)
+        TransferQueueStore(KVBatchMeta([one], [queue.tags["train"][one]], "train"))
+        for one in (key, lost)
     ]
     recorder = make(method="PSPO-WRS")
     with recorder.record(1, False, {}):

@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from prime_ext.run.ray_cluster import summarize_error
-from prime_ext.utils.transfer_queue import report_error
+from prime_ext.verl_adapter.rollout_store import report_error
 
 
 def apply(module: Any) -> None:

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from prime_ext.trainer.rollout_losses import RolloutLosses
+from prime_ext.verl_adapter.rollout_losses import RolloutLosses
 
 
 def apply(buffer: Any, losses: RolloutLosses) -> None:

@@ -2,7 +2,7 @@
 """A calculator as a tool of verl's tool agent loop: whole numbers with + - * and parentheses.
 
     tools:
-      - class_name: prime_ext.tasks.calculator_tool.CalculatorTool
+      - class_name: prime_ext.verl_adapter.tools.calculator_tool.CalculatorTool
         config: {type: native, rewards: {malformed: -0.1}}
 
 Python's parser reads what the policy writes, and nothing is evaluated as a program. The length of
@@ -19,7 +19,7 @@ from typing import Any
 
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
-from prime_ext.tasks.counted_tool import CountedTool, build_schema
+from prime_ext.verl_adapter.tools.counted_tool import CountedTool, build_schema
 
 OUTCOMES = ("result", "malformed", "error", "timeout")
 # Field of a rollout's extra_fields with the number of calls by outcome.

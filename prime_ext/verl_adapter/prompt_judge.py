@@ -20,9 +20,10 @@ from prime_ext.algorithms.prompt_filter import (
 )
 from prime_ext.config.settings import VerifierSettings
 from prime_ext.reward.pspo_info import FAILURE
-from prime_ext.trainer.rollout_losses import WARN_RATE
-from prime_ext.utils import transfer_queue as transfer
+from prime_ext.step.store import RolloutStore, group_uid, read_label
 from prime_ext.verifiers import Outcome
+from prime_ext.verl_adapter import rollout_store as transfer
+from prime_ext.verl_adapter.rollout_losses import WARN_RATE
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class PromptJudge:
     max_response_length: int = 0
     longest: float = math.inf
     end_tokens: Callable[[], Collection[int]] = tuple
-    watch: Callable[[transfer.RolloutStore, Sequence[str]], None] | None = None
+    watch: Callable[[RolloutStore, Sequence[str]], None] | None = None
     verdicts: dict[str, str] = field(default_factory=dict)
     _rollouts: dict[str, list[_Rollout]] = field(default_factory=dict)
 
@@ -88,7 +89,7 @@ class PromptJudge:
         key. May raise VerifierFailed.
         """
         rollouts_by_uid: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
-        keys = [key for key in partition if transfer.group_uid(key) in rollouts_by_uid]
+        keys = [key for key in partition if group_uid(key) in rollouts_by_uid]
         cut_off: set[str] = set()
         if self.band.drop_truncated and self.max_response_length:
             tags = {key: partition[key] for key in keys}
@@ -97,7 +98,7 @@ class PromptJudge:
         undecided = []
         for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
             rollout = self._read(key, info, key in cut_off)
-            rollouts_by_uid[transfer.group_uid(key)].append(rollout)
+            rollouts_by_uid[group_uid(key)].append(rollout)
             if rollout.accuracy is None:
                 undecided.append(key)
         self._rollouts.update(rollouts_by_uid)
@@ -108,11 +109,11 @@ class PromptJudge:
                 if uid in incomplete
                 else self.band.classify(self._accuracies(uid), truncated)
             )
-        verdicts = {key: self.verdicts[transfer.group_uid(key)] for key in keys}
+        verdicts = {key: self.verdicts[group_uid(key)] for key in keys}
         leaving = [key for key in keys if verdicts[key] != KEPT or key in undecided]
         if leaving and self.watch is not None:
             rows = KVBatchMeta(leaving, [partition[key] for key in leaving], partition_id)
-            self.watch(transfer.RolloutStore(rows), [verdicts[key] for key in leaving])
+            self.watch(transfer.TransferQueueStore(rows), [verdicts[key] for key in leaving])
         if undecided:
             transfer.clear(undecided, partition_id)
             for key in undecided:
@@ -121,7 +122,7 @@ class PromptJudge:
     def _read(self, key: str, info: Mapping[str, Any], cut_off: bool) -> _Rollout:
         unscored = bool(info.get(FAILURE))
         if "verdict" not in info and not unscored:
-            return _Rollout(transfer.read_label(key, info, self.label_key), cut_off)
+            return _Rollout(read_label(key, info, self.label_key), cut_off)
         failed = unscored or bool(info["grader_failure"])
         detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
         outcome = NOT_SCORED if unscored else str(info["verdict"])
@@ -132,7 +133,7 @@ class PromptJudge:
                 f" {detail}); prime.verifier.on_failure is stop"
             )
         counts = not failed or self.verifier.on_failure == "zero"
-        label = transfer.read_label(key, info, self.label_key) if counts else None
+        label = read_label(key, info, self.label_key) if counts else None
         return _Rollout(label, cut_off, outcome, failed, seconds, detail)
 
     def _accuracies(self, uid: str) -> list[float]:

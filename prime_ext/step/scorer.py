@@ -12,8 +12,8 @@ from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import find_valid_ends, step_spans
 from prime_ext.reward.pspo_info import score_metrics
-from prime_ext.trainer.rollouts import Rollouts, Steps
-from prime_ext.utils.transfer_queue import reward_info
+from prime_ext.step.rollouts import Rollouts, Steps
+from prime_ext.step.store import reward_info
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class StepRewardModel:
         the steps are those of another output of the agent loop.
         """
         store = rollouts.store
+        lengths = store.response_lengths
         mask_BT = rollouts.mask_BT
         valid_B = rollouts.valid_B
         reward_BT = torch.zeros_like(mask_BT)
@@ -68,7 +69,7 @@ class StepRewardModel:
         rows = valid_B.nonzero()[:, 0].tolist()
         infos = [reward_info(store.keys[row], rollouts.extras[row]) for row in rows]
         for row, info in zip(rows, infos, strict=True):
-            if info["n_tokens"] != (n_tokens := store.batch.tags[row]["response_len"]):
+            if info["n_tokens"] != (n_tokens := lengths[row]):
                 raise RuntimeError(
                     f"rollout {store.keys[row]} has {n_tokens} tokens, and the step scorer read"
                     f" {info['n_tokens']}, as with agent loops of several outputs; choose a variant"

@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that talks to TransferQueue, verl's store of rollouts.
+"""The only module that talks to TransferQueue, verl's store of rollouts."""
 
-Keys: a prompt's is its id; a trajectory's is ``{id}_{session}_{output}``, so no id has an
-underscore. Ids begin with ``pad`` in verl's rows of padding, and ``replay`` in rollouts of earlier
-steps.
-"""
-
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import isfinite
-from numbers import Real
 from typing import Any
 
 import torch
@@ -20,23 +12,10 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
+from prime_ext.step.store import group_uid, reward_info
+
 _MULTI_MODAL = "multi_modal_inputs"
 _EXTRA = "extra_fields"
-
-
-def group_uid(key: str) -> str:
-    """Return the prompt id of a trajectory."""
-    return key.split("_", 1)[0]
-
-
-def session_key(key: str) -> str:
-    """Return what all outputs of a rollout have in common: prompt id and session."""
-    return key.rsplit("_", 1)[0]
-
-
-def replay_key(number: int) -> str:
-    """Return the key of a rollout of an earlier step; each of them is a prompt of its own."""
-    return f"replay{number:06d}_0_0"
 
 
 def is_padding(tag: Mapping[str, Any]) -> bool:
@@ -59,13 +38,8 @@ def _build_jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class RolloutStore:
-    """Rows of the store in a fixed order; workers read and write the same rows by their keys.
-
-    A training step fetches once, when it begins, and writes once, when it ends. All else that goes
-    in is for the PRM's workers (labels and weights of rows, rollouts of earlier steps), and all
-    else that comes out is what they wrote.
-    """
+class TransferQueueStore:
+    """Rows of TransferQueue, as :class:`prime_ext.step.store.RolloutStore` explains."""
 
     batch: KVBatchMeta
 
@@ -86,6 +60,11 @@ class RolloutStore:
     def lengths(self) -> list[int]:
         """Return the tokens of prompt and response."""
         return [tag["seq_len"] for tag in self.batch.tags]
+
+    @property
+    def response_lengths(self) -> list[int]:
+        """Return the tokens of the response."""
+        return [tag["response_len"] for tag in self.batch.tags]
 
     @property
     def groups(self) -> list[int]:
@@ -111,6 +90,10 @@ class RolloutStore:
         data = _get(self.batch.keys, self.batch.partition_id, *names)
         return {name: list(data[name].unbind()) for name in names}
 
+    def fetch_reward_infos(self) -> list[Mapping[str, Any]]:
+        """Return :func:`prime_ext.step.store.reward_info` of each row."""
+        return fetch_reward_infos(self.keys, self.batch.partition_id)
+
     def write(self, **fields: torch.Tensor) -> KVBatchMeta:
         """Write ``(B,)`` or responses' ``(B, T)`` values; return the rows with all their fields."""
         data = TensorDict({}, batch_size=len(self))
@@ -123,13 +106,13 @@ class RolloutStore:
             )
         return tq.kv_batch_put(keys=self.keys, partition_id=self.batch.partition_id, fields=data)
 
-    def select(self, rows: Sequence[int]) -> "RolloutStore":
+    def select(self, rows: Sequence[int]) -> "TransferQueueStore":
         """Return some of the rows, in this order."""
         picked = {
             "keys": [self.batch.keys[row] for row in rows],
             "tags": [self.batch.tags[row] for row in rows],
         }
-        return RolloutStore(replace(self.batch, **picked))
+        return TransferQueueStore(replace(self.batch, **picked))
 
     def build_request(self, fields: Sequence[str], **options: Any) -> KVBatchMeta:
         """Return a worker's request: the rows, the fields to fetch, and its options."""
@@ -142,7 +125,7 @@ class RolloutStore:
         fields: Mapping[str, Sequence[torch.Tensor]],
         multiple: int,
         end_token: int,
-    ) -> Iterator["RolloutStore"]:
+    ) -> Iterator["TransferQueueStore"]:
         """Add rollouts and verl's padding, to a multiple of ``multiple`` rows, during the block.
 
         ``fields`` have a tensor for each rollout, ``prompts`` and ``responses`` among them.
@@ -162,7 +145,7 @@ class RolloutStore:
                 keys=list(keys), partition_id=batch.partition_id, fields=data, tags=tags
             )
             batch = upsample_batch_to_divisible_size(batch, multiple, end_token)
-            yield RolloutStore(batch)
+            yield TransferQueueStore(batch)
         finally:
             clear(batch.keys[len(self) :], batch.partition_id)
 
@@ -183,67 +166,10 @@ def _pad(value: Any) -> Any:
     return value.to_padded_tensor(0) if value.is_nested else value
 
 
-# ---- what agent loops and rewards report ---------------------------------------------------------
-
-
-def reward_info(key: str, extra: Any) -> Mapping[str, Any]:
-    """Return the extra info of a trajectory's reward, or empty. RuntimeError: not a mapping."""
-    info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
-    if not isinstance(info, Mapping):
-        raise RuntimeError(
-            f"the reward's extra info of rollout {key} is a {type(info).__name__}; a reward"
-            " function must return a dict with the key score, and its other keys are the extra"
-            " info"
-        )
-    return info
-
-
 def fetch_reward_infos(keys: Sequence[str], partition_id: str | None) -> list[Mapping[str, Any]]:
     """Return :func:`reward_info` of each trajectory."""
     extras = _list_values(_get(keys, partition_id, _EXTRA)[_EXTRA]) if keys else []
     return [reward_info(key, extra) for key, extra in zip(keys, extras, strict=True)]
-
-
-def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
-    """Return a trajectory's ``tool_rewards`` or ``turn_scores``. RuntimeError: not numbers."""
-    values = extra.get(name) if isinstance(extra, Mapping) else None
-    if not isinstance(values, list) or not all(
-        isinstance(one, Real) and isfinite(one) for one in values
-    ):
-        raise RuntimeError(
-            f"the agent loop of rollout {key} reports {name}={values!r}, and prime/turns=rewards"
-            " needs a list of numbers; use verl's tool_agent, or choose prime/turns=none"
-        )
-    return [float(one) for one in values]
-
-
-def average_counts(extras: Sequence[Any]) -> dict[str, float]:
-    """Return means of the counts in ``extra_fields``, by ``field/name``; missing ones are 0."""
-    sums: Counter[str] = Counter()
-    for extra in extras:
-        for field, values in extra.items() if isinstance(extra, Mapping) else ():
-            if field == "reward_extra_info" or not isinstance(values, Mapping):
-                continue
-            sums.update(
-                {f"{field}/{name}": one for name, one in values.items() if isinstance(one, Real)}
-            )
-    return {name: float(value) / len(extras) for name, value in sums.items()}
-
-
-def read_label(key: str, info: Mapping[str, Any], name: str) -> float:
-    """Return ``name`` of a reward's extra info. RuntimeError: it is missing, or not in [0, 1]."""
-    if name not in info:
-        raise RuntimeError(
-            f"the reward of rollout {key} has no {name!r} in its extra info (it has"
-            f" {sorted(info)}); let the reward function return it, or set prime.label_key to one of"
-            " those"
-        )
-    value = float(info[name])
-    if not 0.0 <= value <= 1.0:
-        raise RuntimeError(
-            f"{name}={value} of rollout {key} is not in [0, 1]; PRIME needs an accuracy as label"
-        )
-    return value
 
 
 # ---- by partition --------------------------------------------------------------------------------

@@ -6,18 +6,24 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.config import CheckpointConfig
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, TrainingWorkerConfig
 
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, forward_tokens
-from prime_ext.trainer.companion import PolicyAverage
-from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM, TrainedPRM
+from prime_ext.prm.implicit_prm import FrozenPRM, TrainedPRM
+from prime_ext.verl_adapter.side_models import (
+    PRM_GROUP,
+    REFERENCE_GROUP,
+    PolicyAverage,
+    PRMModels,
+)
 
 WEIGHTS_ONLY = {"save_contents": ["model"], "load_contents": ["model"]}
 
 
 def build_prm(
     config: DictConfig, settings: PRMSettings, prime: PrimeSettings, end_token: int = 0
-) -> FrozenPRM:
+) -> PRMModels:
     """Build the implicit PRM from validated sections; ``end_token`` is of padding."""
     models = {PRM_GROUP: prm_model(config.prm, settings, is_target=prime.distils)}
     if settings.reference == "frozen":
@@ -30,7 +36,10 @@ def build_prm(
     rows = settings.mini_batch_size * rollout.n
     folder = Path(config.trainer.default_local_dir)
     kind = TrainedPRM if isinstance(settings, TrainedPRMSettings) else FrozenPRM
-    return kind(settings, prime, models, rows, temperature, end_token, folder)
+    # verl's mixed precision is bf16 unless told otherwise.
+    precision = (models[PRM_GROUP].engine_config.mixed_precision or {}).get("param_dtype", "bf16")
+    dtype = PrecisionType.to_dtype(precision)
+    return PRMModels(kind(settings, prime, rows, temperature, end_token, folder, dtype), models)
 
 
 def prm_model(

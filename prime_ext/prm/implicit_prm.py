@@ -6,20 +6,14 @@ docs/explanation/implicit_prm.md explains the orders.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import ray
 import torch
-from verl.single_controller.ray import RayWorkerGroup
-from verl.utils.debug import marked_timer
-from verl.utils.metric import reduce_metrics
-from verl.utils.torch_dtypes import PrecisionType
-from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
@@ -31,20 +25,15 @@ from prime_ext.config.settings import (
     PRMSettings,
     TrainedPRMSettings,
 )
-from prime_ext.prm import loss as fields
-from prime_ext.prm.loss import PRMLoss
+from prime_ext.prm import fields
 from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.trainer.companion import Companion
-from prime_ext.trainer.rollouts import Rollouts
-from prime_ext.trainer.scorer import Scored, measure_pairs, measure_sums
-from prime_ext.utils.transfer_queue import RolloutStore, replay_key
+from prime_ext.step.rollouts import Rollouts
+from prime_ext.step.scorer import Scored, measure_pairs, measure_sums
+from prime_ext.step.store import RolloutStore, replay_key
+from prime_ext.utils.timing import add_seconds
 
 logger = logging.getLogger(__name__)
-
-# Names of the worker groups; none may be a prefix of another, since verl binds methods by prefix.
-PRM_GROUP = "prm"
-REFERENCE_GROUP = "refprm"
 
 # Where replayed rollouts are kept, in the folder of the PRM in a checkpoint and in that of the run.
 REPLAY_FOLDER = "prm_replay"
@@ -152,24 +141,55 @@ ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
 # ---- scorers -------------------------------------------------------------------------------------
 
 
-@dataclass
-class FrozenPRM(Companion):
-    """A model that is never trained, and its reference, in the policy's worker processes.
+class PRMWorkers(Protocol):
+    """The workers that hold a model, on all ranks; every call returns when all have ended.
 
-    It is an offline PRM or a teacher. ``settings`` and ``prime`` are the validated sections,
-    ``models`` the configurations of the workers of each group, the reference's if it is a model of
-    its own. A mini-batch has ``mini_batch_rows`` over all ranks. Both sides of the log-ratio have
-    the ``temperature``; ``end_token`` is of padding, ``folder`` of the run.
+    ``request`` is of :meth:`prime_ext.step.store.RolloutStore.build_request`.
+    :class:`prime_ext.verl_adapter.side_models.WorkerGroup` implements it.
+    """
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Return the ranks over which rows are divided; every pass needs a multiple of them."""
+
+    def share_rows(self, lengths: Sequence[int], ranks: int) -> list[list[int]]:
+        """Divide rows of these lengths over ranks, by equal numbers and similar work."""
+
+    def score(self, request: Any) -> None:
+        """Write log-probabilities of the responses to the field that the request names."""
+
+    def update(self, request: Any) -> dict[str, float]:
+        """Train on the mini-batches in order, and return the metrics."""
+
+    def update_and_score(self, request: Any) -> dict[str, float]:
+        """Train, and write the log-probabilities of the training passes to the store."""
+
+    def start_bias(self, mean_outcome: float) -> None:
+        """Start the trained bias, unless it has a value."""
+
+    def bias_value(self) -> float:
+        """Return the trained bias."""
+
+
+@dataclass
+class FrozenPRM:
+    """A model that is never trained, and its reference: an offline PRM or a teacher.
+
+    ``settings`` and ``prime`` are the validated sections. A mini-batch has ``mini_batch_rows`` over
+    all ranks. Both sides of the log-ratio have the ``temperature``; ``end_token`` is of padding,
+    ``folder`` of the run, ``dtype`` that of the passes. The ``workers`` are there once verl has
+    started, those of the reference if it is a model of its own.
     """
 
     settings: PRMSettings
     prime: PrimeSettings
-    models: Mapping[str, TrainingWorkerConfig]
     mini_batch_rows: int
     temperature: float = 1.0
     end_token: int = 0
     folder: Path = Path()
-    groups: dict[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
+    workers: PRMWorkers = field(init=False)
+    reference_workers: PRMWorkers = field(init=False)
 
     @property
     def reference_field(self) -> str:
@@ -178,22 +198,10 @@ class FrozenPRM(Companion):
             "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
         )
 
-    def worker_options(self, group: str) -> dict[str, Any]:
-        return {"role": "prm" if group == PRM_GROUP else "reference"}
-
-    @cached_property
-    def data_parallel_size(self) -> int:
-        """Return the ranks over which rows are divided; every pass needs a multiple of them."""
-        return self.groups[PRM_GROUP].data_parallel_size()[0]
-
     @property
     def noise(self) -> float:
         """Return the standard deviation of the rounding noise of a reward."""
-        # verl's mixed precision is bf16 unless told otherwise.
-        precision = (self.models[PRM_GROUP].engine_config.mixed_precision or {}).get(
-            "param_dtype", "bf16"
-        )
-        noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
+        noise = NOISE_PER_TOKEN[self.dtype]
         return (
             noise
             if self.prime.distils or self.prime.rewards_advantages
@@ -228,27 +236,31 @@ class FrozenPRM(Companion):
         """
         kind = self.settings.reference
         rows = batch.rows
-        with marked_timer("prm_reference", batch.seconds):
+        with add_seconds("prm_reference", batch.seconds):
             if kind != "policy":
                 options: dict[str, Any] = {} if kind == "frozen" else {"no_lora_adapter": True}
                 if as_update:
                     options[fields.MINI_BATCH_ROWS] = batch.mini_batch_rows
                     rows = rows.select(self.plan(batch).order)
-                group = REFERENCE_GROUP if kind == "frozen" else PRM_GROUP
-                self._score(group, rows, batch, fields.REFERENCE_LOG_PROBS, **options)
+                workers = self.reference_workers if kind == "frozen" else self.workers
+                self._score(workers, rows, batch, fields.REFERENCE_LOG_PROBS, **options)
 
     def score(self, batch: PRMBatch) -> Scores:
         """Score the rollouts of the step by a pass of its own."""
-        with marked_timer("prm_score", batch.seconds):
-            self._score(PRM_GROUP, batch.rollouts.store, batch, fields.PRM_LOG_PROBS)
+        with add_seconds("prm_score", batch.seconds):
+            self._score(self.workers, batch.rollouts.store, batch, fields.PRM_LOG_PROBS)
         return self._fetch(batch)
 
     def _score(
-        self, group: str, rows: RolloutStore, batch: PRMBatch, name: str, **options: Any
+        self,
+        workers: PRMWorkers,
+        rows: RolloutStore,
+        batch: PRMBatch,
+        name: str,
+        **options: Any,
     ) -> None:
         options |= {fields.OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False}
-        asked = rows.build_request(batch.inputs, temperature=self.temperature, **options)
-        ray.get(self.groups[group].score(asked).futures)
+        workers.score(rows.build_request(batch.inputs, temperature=self.temperature, **options))
 
     def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> Scores:
         data = batch.rollouts.store.fetch(fields.PRM_LOG_PROBS, self.reference_field)
@@ -257,9 +269,14 @@ class FrozenPRM(Companion):
     def plan(self, batch: PRMBatch) -> MiniBatchPlan:
         """Plan the mini-batches of the rows."""
         rows = batch.rows
-        sizes = (batch.mini_batch_rows, self.data_parallel_size)
         return plan_mini_batches(
-            rows.keys, rows.padding, rows.lengths, *sizes, batch.replayed_B.tolist()
+            rows.keys,
+            rows.padding,
+            rows.lengths,
+            batch.mini_batch_rows,
+            self.workers.data_parallel_size,
+            self.workers.share_rows,
+            batch.replayed_B.tolist(),
         )
 
     def compute_rewards(self, batch: PRMBatch, scoring: Scoring) -> Scored:
@@ -286,40 +303,11 @@ class TrainedPRM(FrozenPRM):
 
     settings: TrainedPRMSettings
 
-    checkpoint_folder = "prm"
-    saved_with = "prm=frozen, or a variant without a PRM"
-
-    def worker_options(self, group: str) -> dict[str, Any]:
-        """Return the options; the PRM's include the trained bias and the trained layers."""
-        trained = {
-            "bias_lr": self.settings.bias_lr,
-            "trainable_layers": self.settings.trainable_layers,
-        }
-        return super().worker_options(group) | (trained if group == PRM_GROUP else {})
-
-    def attach(self, actor_group: RayWorkerGroup) -> None:
-        """Take handles out of the policy's worker group, build engines, and set the PRM's loss."""
-        super().attach(actor_group)
-        loss = PRMLoss(self.settings.loss, self.settings.beta, self.reference_field)
-        self.groups[PRM_GROUP].set_loss_fn(loss)
-
     @cached_property
     def replay(self) -> PRMReplay | None:
         """Rollouts of earlier updates, if they join."""
         batches = self.settings.replay
         return PRMReplay(batches, self.folder / REPLAY_FOLDER) if batches else None
-
-    def save(self, folder: str, global_step: int) -> None:
-        """Save what ``prm.checkpoint.save_contents`` says, and the rollouts that are replayed."""
-        super().save(folder, global_step)
-        if self.replay is not None:
-            self.replay.save(Path(folder) / self.checkpoint_folder / REPLAY_FOLDER)
-
-    def load(self, folder: str, delete_after_load: bool = False) -> None:
-        """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""
-        super().load(folder, delete_after_load)
-        if self.replay is not None:
-            self.replay.load(Path(folder) / self.checkpoint_folder / REPLAY_FOLDER)
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Compute the reference, then score and update in the order of ``prm.update_mode``."""
@@ -356,7 +344,7 @@ class TrainedPRM(FrozenPRM):
         log-probabilities of the training forward passes are left in the store.
         """
         plan = self.plan(batch)
-        group = self.groups[PRM_GROUP]
+        workers = self.workers
         loss = PRM_LOSSES[self.settings.loss]
         score_B = None if before is None else before.log_ratio(batch.rollouts.mask_BT).sum(-1)
         rows = loss.prepare(batch.label_B.float(), batch.group_B, batch.valid_B, score_B)
@@ -364,19 +352,15 @@ class TrainedPRM(FrozenPRM):
         of_rows |= {fields.OFFSET: rows.offset_B, fields.ROW: torch.arange(len(batch.rows))}
         batch.rows.write(**of_rows)
         if self.settings.bias_lr is not None:
-            group.start_bias(float(batch.label_B[batch.valid_B].mean()))
+            workers.start_bias(float(batch.label_B[batch.valid_B].mean()))
         read = (*batch.inputs, self.reference_field, *of_rows)
         options = update_options(batch.mini_batch_rows, self.settings.epochs, self.temperature)
-        asked = batch.rows.select(plan.order).build_request(read, **options)
-        with marked_timer("prm_update", batch.seconds):
-            if keeps_scores:
-                ray.get(group.update_and_score(asked).futures)
-                reported = next(one for one in group.update_metrics() if one is not None)
-            else:
-                reported = group.train_mini_batch(asked).get()["metrics"]
-        values = {name: float(value) for name, value in reduce_metrics(dict(reported)).items()}
+        request = batch.rows.select(plan.order).build_request(read, **options)
+        with add_seconds("prm_update", batch.seconds):
+            train = workers.update_and_score if keeps_scores else workers.update
+            values = train(request)
         if self.settings.bias_lr is not None:
-            values["bias"] = group.bias_value()[0]
+            values["bias"] = workers.bias_value()
         if not math.isfinite(values["loss"]):
             logger.warning(
                 "the PRM's loss is %s; lower prm.optim.lr or check the rewards", values["loss"]
@@ -404,7 +388,7 @@ class TrainedPRM(FrozenPRM):
             return
         new = len(alone.rows)
         n_batches = len(alone.rows) // self.mini_batch_rows
-        ranks = self.data_parallel_size
+        ranks = self.workers.data_parallel_size
         rows_with = (
             math.ceil((self.mini_batch_rows + math.ceil(len(drawn) / n_batches)) / ranks) * ranks
         )

@@ -2,7 +2,7 @@
 """Python as a tool of verl's tool agent loop: programs run in the sandbox, never in the worker.
 
 tools:
-  - class_name: prime_ext.tasks.python_tool.PythonTool
+  - class_name: prime_ext.verl_adapter.tools.python_tool.PythonTool
     config: {type: native, seconds: 5, rewards: {failed: -0.1}}
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
-from prime_ext.tasks.counted_tool import CountedTool, build_schema
 from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
+from prime_ext.verl_adapter.tools.counted_tool import CountedTool, build_schema
 
 OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
 

@@ -20,8 +20,8 @@ from prime_ext.algorithms.returns import NOISE_MARGIN, normalize_by_batch_max
 from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.trainer.rollouts import Rollouts, Steps, Turns
-from prime_ext.trainer.scorer import Scored
+from prime_ext.step.rollouts import Rollouts, Steps, Turns
+from prime_ext.step.scorer import Scored
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from prime_ext.algorithms.returns import mark_last_token
 from prime_ext.algorithms.steps import StepSpans, step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
 from prime_ext.config.settings import PrimeSettings
+from prime_ext.step.store import RolloutStore, read_label, reward_info, turn_rewards
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.utils.transfer_queue import RolloutStore, read_label, reward_info, turn_rewards
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Rollouts:
     there if the settings read them.
 
     Attributes:
-        extras: what agent loops report of each row; of padding nothing that counts.
+        extras: extra fields that the agent loop returned for each row; meaningless for padding.
         mask_BT: the policy's own tokens that are trained on.
         reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL
             penalty in the reward, the penalty of each token; 0 outside the mask.

@@ -9,14 +9,14 @@ neither the gate nor the KL coefficients.
 from dataclasses import dataclass
 
 import torch
-from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.reward_settings import KLSettings
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.trainer.reward_sources import combine_rewards
-from prime_ext.trainer.rollouts import Rollouts
-from prime_ext.trainer.scorer import Scored, Scorer
+from prime_ext.step.reward_sources import combine_rewards
+from prime_ext.step.rollouts import Rollouts
+from prime_ext.step.scorer import Scored, Scorer
+from prime_ext.utils.timing import add_seconds
 
 # Names under which the policy's loss looks up the models that it is pulled toward.
 PRM_ROLE = "prm"
@@ -53,7 +53,7 @@ def prime_step(
 ) -> StepResult:
     """Score the rollouts, learn from them, and turn outcome and process rewards into one advantage.
 
-    Raises :class:`prime_ext.trainer.reward_sources.NotFinite` where an advantage is NaN or
+    Raises :class:`prime_ext.step.reward_sources.NotFinite` where an advantage is NaN or
     infinite.
     """
     # PRIME: r_t = beta * (log pi_prm - log pi_ref). With the PRM's update, in the order of
@@ -62,7 +62,7 @@ def prime_step(
         scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
     )
     seconds = dict(scored.seconds)
-    with marked_timer("prime_advantage", seconds):
+    with add_seconds("prime_advantage", seconds):
         # The gate weights the PRM by its accuracy on pairs that it has not been trained on.
         weight = gate.update(scored.pairs) if gate is not None else 1.0
         # Outcome, process and turn rewards: of each, rewards minus the leave-one-out baseline,

@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from prime_ext.utils import transfer_queue as transfer
+from prime_ext.step.store import group_uid, session_key
+from prime_ext.verl_adapter import rollout_store as transfer
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,8 @@ class RolloutLosses:
             ended = buffer.finished_keys[partition_id] | failures
             new = ended - self._seen[partition_id]
             self._seen[partition_id] = ended
-            sessions = {transfer.session_key(key) for key in buffer.partitions[partition_id]}
-            present = Counter(map(transfer.group_uid, sessions))
+            sessions = {session_key(key) for key in buffer.partitions[partition_id]}
+            present = Counter(map(group_uid, sessions))
             lost = {uid: wanted - present[uid] for uid in new if present[uid] < wanted}
             if lost:
                 errors = transfer.read_errors(partition_id, lost)
