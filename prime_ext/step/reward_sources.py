@@ -173,9 +173,9 @@ def _process(
     assert process is not None
     shaping = build_shaping(settings)
     spans = None if scored.steps is None else scored.steps.spans
-    paid_BT, source_BT = shaping(reward_BT, mask_BT, spans)
+    paid_BT, source_BT = shaping(reward_BT, mask_BT, spans, scored.score_BS)
     if shaping.chain.accumulation != "none" and spans is not None:
-        chain = shaping.chain_value(reward_BT, spans)
+        chain = shaping.chain_value(reward_BT, spans, scored.score_BS)
         rows_B = rollouts.valid_B
         parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
         metrics = {
@@ -188,7 +188,7 @@ def _process(
         normalize = partial(normalize_by_batch_max, mask_BT=mask_BT, discount=process.discount)
         floor: torch.Tensor | float = 0.0
         if scored.noise > 0:
-            paid = _price_noise(shaping, scored.noise, mask_BT, spans)
+            paid = _shape_noise(shaping, scored.noise, mask_BT, spans)
             floor = NOISE_MARGIN * max(normalize(noise_BT)[1] for noise_BT in paid)
         paid_BT, normalizer = normalize(paid_BT, floor=floor)
         metrics["prime/process/normalizer"] = float(normalizer)
@@ -199,13 +199,13 @@ def _process(
     return source, metrics
 
 
-def _price_noise(
+def _shape_noise(
     shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
 ) -> Iterator[torch.Tensor]:
-    """Yield a PRM's pay for rounding noise in every token, less its pay without a signal.
+    """Yield the shaped rewards of simulated rounding noise minus those of zero scores, ``(B, T)``.
 
-    Each is ``(B, T)``. There are several draws, always the same ones: where one response outweighs
-    all others, a single draw may be far too small.
+    There are several draws, always the same ones: where one response outweighs all others, a single
+    draw may be far too small.
     """
     generator = torch.Generator().manual_seed(0)
     without_BT, _ = shaping(torch.zeros_like(mask_BT), mask_BT, spans)

@@ -187,8 +187,8 @@ class TranscriptRecorder:
                 row |= {"step_ends": end_S.tolist(), "unit": unit}
             if scored.reward_BT is not None:
                 reward_T = scored.reward_BT[place, :n_tokens]
-                if settings.scores_steps:
-                    row["step_scores"] = _round(reward_T[end_S])
+                if scored.score_BS is not None:
+                    row["step_scores"] = _round(scored.score_BS[place, : len(row["step_ends"])])
                 else:
                     row["process"] = _round(reward_T)
             turns = rollouts.turns
