@@ -12,6 +12,7 @@ from prime_ext.config.reward_settings import (
     ShapingSettings,
     Steps,
     chain_problems,
+    zeroes_single_steps,
 )
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
@@ -49,9 +50,7 @@ class PSPOSettings(Section):
     @property
     def zeroes_single_steps(self) -> bool:
         """Return whether a response of one step gets no reward for it."""
-        if self.accumulation is None:
-            return self.shaping is not None
-        return self.accumulation.single_step == "zero"
+        return zeroes_single_steps(self)
 
     def problems(self) -> Iterable[str]:
         """Yield the conflicts between settings."""

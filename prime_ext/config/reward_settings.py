@@ -105,6 +105,13 @@ def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
         )
 
 
+def zeroes_single_steps(settings: Any) -> bool:
+    """Return whether a chain of ``prime.process`` or ``pspo`` gives 0 to a response of one step."""
+    if settings.accumulation is None:
+        return settings.shaping is not None
+    return settings.accumulation.single_step == "zero"
+
+
 def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> dict[str, Any]:
     """Return the arguments of ``prime_ext.algorithms.chain_reward.ChainReward``."""
     arguments: dict[str, Any] = {"accumulation": "none"}
@@ -197,6 +204,11 @@ class ScoredStepSettings(_PaidSteps):
 
     form: Literal["step_scorer"]
     granularity: Literal["step", "response"]
+
+    @property
+    def zeroes_single_steps(self) -> bool:
+        """Return whether a response of one step gets no reward for it."""
+        return zeroes_single_steps(self)
 
     def problems(self) -> Iterable[str]:
         """Yield the conflicts between settings."""

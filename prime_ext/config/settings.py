@@ -111,6 +111,12 @@ class PrimeSettings(Section):
         return isinstance(self.process, ScoredStepSettings)
 
     @property
+    def needs_labels(self) -> bool:
+        """Return whether something reads verdicts: outcome, filter, gate, or the implicit PRM."""
+        reads = self.outcome.coefficient > 0 or self.filter.enable or self.gate is not None
+        return reads or (self.process is not None and not self.scores_steps)
+
+    @property
     def gate(self) -> GateSettings | None:
         """Return the settings of the gate that scales the process rewards, if there is one."""
         return None if self.process is None else self.process.gate

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
@@ -31,8 +31,8 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import pay_steps
 from prime_ext.config import pspo_settings, step_scorer_settings
-from prime_ext.config.checks import read
-from prime_ext.config.reward_settings import Steps, StepSettings, chain_arguments
+from prime_ext.config.reward_settings import StepSettings, chain_arguments
+from prime_ext.config.settings import PrimeSettings
 from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import connect
@@ -98,6 +98,7 @@ class StepScoresRewardManager(PromptRewardManager):
         **others: Any,
     ):
         super().__init__(config, tokenizer, compute_score, **others)
+        self._needs_verdict = True
         steps, of_scorer = self.read_sections(config)
         if score is None:
             score = functools.partial(
@@ -108,15 +109,39 @@ class StepScoresRewardManager(PromptRewardManager):
     def read_sections(
         self, config: DictConfig
     ) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        steps = read(
-            Steps, OmegaConf.to_container(config.prime, resolve=True)["steps"], "prime.steps"
-        )
-        return steps, step_scorer_settings.require_scorer(config)
+        prime = PrimeSettings.from_config(config)
+        self._needs_verdict = prime.needs_labels
+        return prime.steps, step_scorer_settings.require_scorer(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
+        data = data[-1:]
+        judge = super().run_single if self._needs_verdict else self.judge_if_possible
+        scored, judged = await asyncio.gather(self._scoring(data[0]), judge(data))
         info = {**judged["reward_extra_info"], **scored.info(), **failure_info(scored.reason)}
         return {**judged, "reward_extra_info": info}
+
+    async def judge_if_possible(self, data: DataProto) -> dict[str, Any]:
+        """Return the verdict on a response that has a gold answer, where no reward depends on it.
+
+        A reward function that breaks is a grader failure. Without a gold answer the extra info is
+        empty.
+        """
+        section = _column(data.non_tensor_batch, "reward_model")
+        gold = section.get("ground_truth") if isinstance(section, Mapping) else None
+        if gold is None or (isinstance(gold, str) and not gold):
+            return {"reward_score": 0.0, "reward_extra_info": {}}
+        start = time.perf_counter()
+        try:
+            judged = await PromptRewardManager.run_single(self, data)
+        except Exception as error:
+            logger.exception("the reward function broke")
+            detail = f"{type(error).__name__}: {error}"
+            seconds = time.perf_counter() - start
+            info = reward_info(grader_failed(Outcome.ERROR, None, seconds, detail))
+            return {"reward_score": 0.0, "reward_extra_info": info}
+        reward = float(judged["reward_score"])
+        known = {"acc": reward, "grader_failure": 0.0, "verifier_detail": ""}
+        return {"reward_score": reward, "reward_extra_info": known | judged["reward_extra_info"]}
 
 
 @dataclass(frozen=True)
@@ -192,11 +217,11 @@ class PSPORewardManager(StepScoresRewardManager):
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
-        scored, verdict = await asyncio.gather(self._scoring(data[0]), self._judge(data))
+        scored, judged = await asyncio.gather(self._scoring(data[0]), self._judge(data))
         priced, reason = self._price_scores(scored)
         reward = 0.0 if priced.reward is None else priced.reward
         info = {
-            **(verdict or {}),
+            **judged["reward_extra_info"],
             **scored.info(),
             "step_rewards": json.dumps(priced.paid),
             "chain_score": priced.score,
@@ -214,20 +239,8 @@ class PSPORewardManager(StepScoresRewardManager):
         except ValueError as error:
             return PricedChain(), str(error)
 
-    async def _judge(self, data: DataProto) -> dict[str, Any] | None:
-        """Return the verdict, ``acc`` and ``grader_failure``; None if not wanted or possible."""
-        section = _column(data.non_tensor_batch, "reward_model")
-        gold = section.get("ground_truth") if isinstance(section, Mapping) else None
-        if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):
-            return None
-        start = time.perf_counter()
-        try:
-            judged = await PromptRewardManager.run_single(self, data)
-        except Exception as error:
-            logger.exception("the reward function broke")
-            detail = f"{type(error).__name__}: {error}"
-            return reward_info(
-                grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
-            )
-        known = {"acc": float(judged["reward_score"]), "grader_failure": 0.0, "verifier_detail": ""}
-        return {**known, **judged["reward_extra_info"]}
+    async def _judge(self, data: DataProto) -> dict[str, Any]:
+        """Return the verdict, if it is asked for."""
+        if not self.settings.judge:
+            return {"reward_extra_info": {}}
+        return await self.judge_if_possible(data)

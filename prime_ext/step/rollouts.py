@@ -46,12 +46,14 @@ class Rollouts:
         mask_BT: the policy's own tokens that are trained on.
         reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL
             penalty in the reward, the penalty of each token; 0 outside the mask.
-        label_B: the verifier's verdict in [0, 1].
+        label_B: the verifier's verdict in [0, 1]; NaN where there is none and the settings read
+            none.
         group_B: number of the prompt; padding rows have numbers of their own.
         number: of the training step, from 1.
         value_BT: the critic's value of the state before each token.
         old_log_prob_BT: log-probabilities under the policy that wrote the responses.
         advantage_BT: the outcome's advantage, where verl has computed it.
+        penalty_BT: verl's KL penalty of each token, as a reward, where the outcome does not count.
     """
 
     store: RolloutStore
@@ -66,6 +68,7 @@ class Rollouts:
     value_BT: torch.Tensor | None = None
     old_log_prob_BT: torch.Tensor | None = None
     advantage_BT: torch.Tensor | None = None
+    penalty_BT: torch.Tensor | None = None
 
     @cached_property
     def valid_B(self) -> torch.Tensor:
@@ -92,17 +95,25 @@ def load_rollouts(
         "old_log_probs": settings.rewards_advantages,
         "loss_mask": settings.needs_turns,
     }
-    reward = "token_level_rewards" if kl_in_reward else "rm_scores"
+    # The penalty belongs to the outcome, or to the process rewards if they alone count.
+    penalizes_outcome = kl_in_reward and settings.outcome.coefficient > 0
+    wanted["token_level_rewards"] = kl_in_reward
     names = [name for name in wanted if wanted[name]]
-    data = store.fetch("response_mask", "extra_fields", reward, *names)
+    data = store.fetch("response_mask", "extra_fields", "rm_scores", *names)
     real = [not padding for padding in store.padding]
     extras = data["extra_fields"]
     mask_BT = data["response_mask"].float() * torch.tensor(real)[:, None]
     group_B = torch.tensor(store.groups)
-    reward_BT = _move_inside(data[reward].float(), mask_BT)
+    reward = data["token_level_rewards" if penalizes_outcome else "rm_scores"].float()
+    reward_BT = _move_inside(reward, mask_BT)
+    penalty_BT = None
+    if kl_in_reward and not penalizes_outcome:
+        penalty_BT = _move_inside(data["token_level_rewards"].float() - reward, mask_BT)
     rows = list(zip(store.keys, extras, real, strict=True))
     labels = [
-        read_label(key, reward_info(key, extra), settings.label_key) if own else 0.0
+        read_label(key, reward_info(key, extra), settings.label_key, settings.needs_labels)
+        if own
+        else 0.0
         for key, extra, own in rows
     ]
     of_verl = {
@@ -129,6 +140,7 @@ def load_rollouts(
         number=number,
         steps=steps,
         turns=turns,
+        penalty_BT=penalty_BT,
         **fields,
     )
 

@@ -9,7 +9,7 @@ steps.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from math import isfinite
+from math import isfinite, nan
 from numbers import Real
 from typing import Any, Protocol
 
@@ -138,9 +138,14 @@ def average_counts(extras: Sequence[Any]) -> dict[str, float]:
     return {name: float(value) / len(extras) for name, value in sums.items()}
 
 
-def read_label(key: str, info: Mapping[str, Any], name: str) -> float:
-    """Return ``name`` of a reward's extra info. RuntimeError: it is missing, or not in [0, 1]."""
+def read_label(key: str, info: Mapping[str, Any], name: str, is_needed: bool = True) -> float:
+    """Return ``name`` of a reward's extra info; NaN where it is missing and not needed.
+
+    Raises RuntimeError: it is missing, or not in [0, 1].
+    """
     if name not in info:
+        if not is_needed:
+            return nan
         raise RuntimeError(
             f"the reward of rollout {key} has no {name!r} in its extra info (it has"
             f" {sorted(info)}); let the reward function return it, or set prime.label_key to one of"

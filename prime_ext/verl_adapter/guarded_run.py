@@ -31,6 +31,7 @@ from prime_ext.utils.run_store import RunError, RunLock
 from prime_ext.verl_adapter import rollout_store as transfer
 from prime_ext.verl_adapter.patches import replay_buffer, trainer_base
 from prime_ext.verl_adapter.rollout_losses import RolloutLosses
+from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
@@ -167,6 +168,11 @@ class GuardedRunMixin(_Trainer):
             self._say(
                 "nothing will be saved, and no trained model kept: trainer.save_freq is not set"
             )
+
+    def _decode(self, store: TransferQueueStore) -> list[str]:
+        """Return the texts of responses."""
+        ids = store.fetch_rows("responses")["responses"]
+        return self.tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """Fetch the next prompts; restart at the first row if a checkpoint's place has no data."""

@@ -21,6 +21,7 @@ from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import find_longest_sequence, shard_over_all_ranks
+from prime_ext.config.reward_settings import ScoredStepSettings
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.config.variant import method_name, variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
@@ -31,7 +32,8 @@ from prime_ext.step.reward_sources import build_shaping
 from prime_ext.step.rollouts import load_rollouts
 from prime_ext.step.scorer import Scorer, StepRewardModel
 from prime_ext.step.step import prime_step
-from prime_ext.step.store import average_counts
+from prime_ext.step.step_watch import StepWatch
+from prime_ext.step.store import average_counts, reward_info
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.utils.files import read_json, write_json, write_text
 from prime_ext.verl_adapter import prompt_filter_buffer as buffers
@@ -106,6 +108,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
                 self.prime.verifier,
                 *limits,
                 self._end_tokens,
+                self.prime.needs_labels,
                 self._transcripts.add_removed,
             ),
             "max_in_flight": self._count_oversampled() + warm_up,
@@ -326,6 +329,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _cutter(self) -> ResponseCutter | None:
         return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs_steps else None
 
+    @cached_property
+    def _watch(self) -> StepWatch | None:
+        """Return the watch for responses of one step, where these get no reward."""
+        process = self.prime.process
+        if not isinstance(process, ScoredStepSettings) or not process.zeroes_single_steps:
+            return None
+        return StepWatch("prime.steps", "prime.process", self.prime.steps.name)
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Run verl's computation (KL penalty, rollout correction), then PRIME's step over it."""
         store = TransferQueueStore(super()._compute_advantage(batch, metrics))
@@ -333,6 +344,11 @@ class PrimeTrainerMixin(GuardedRunMixin):
         rollouts = load_rollouts(
             store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter
         )
+        if self._watch is not None:
+            rows = [row for row, padding in enumerate(store.padding) if not padding]
+            infos = [reward_info(store.keys[row], rollouts.extras[row]) for row in rows]
+            counts = [info["n_steps"] for info in infos]
+            self._watch.look(counts, lambda: self._decode(store.select(rows)))
         finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
         result = prime_step(rollouts, self.scorer, self.gate, self.prime, config.gamma, config.lam)
         if self._buffers_prompts and self.prm is not None:

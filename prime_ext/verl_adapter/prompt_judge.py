@@ -39,7 +39,10 @@ class PromptsExhausted(RuntimeError):
 
 
 class _Rollout(NamedTuple):
-    """A rollout's reward: no accuracy if it does not count, no outcome without a ``verdict``."""
+    """A rollout's reward: no outcome without a ``verdict``.
+
+    The accuracy is None if the rollout does not count, NaN if nobody has judged it.
+    """
 
     accuracy: float | None
     cut_off: bool
@@ -56,6 +59,7 @@ class PromptJudge:
     Attributes:
         band: the filter.
         label_key: key of the reward's extra info that holds the accuracy of a rollout.
+        needs_labels: a rollout without an accuracy does not count.
         verifier: what to do with rollouts that the verifier could not judge.
         max_response_length: tokens at which a response is cut off, unless the last one ends it; 0
             for no limit.
@@ -71,6 +75,7 @@ class PromptJudge:
     max_response_length: int = 0
     longest: float = math.inf
     end_tokens: Callable[[], Collection[int]] = tuple
+    needs_labels: bool = True
     watch: Callable[[RolloutStore, Sequence[str]], None] | None = None
     verdicts: dict[str, str] = field(default_factory=dict)
     _rollouts: dict[str, list[_Rollout]] = field(default_factory=dict)
@@ -122,8 +127,9 @@ class PromptJudge:
     def _read(self, key: str, info: Mapping[str, Any], cut_off: bool) -> _Rollout:
         unscored = bool(info.get(FAILURE))
         if "verdict" not in info and not unscored:
-            return _Rollout(read_label(key, info, self.label_key), cut_off)
-        failed = unscored or bool(info["grader_failure"])
+            return _Rollout(read_label(key, info, self.label_key, self.needs_labels), cut_off)
+        ungraded = bool(info.get("grader_failure"))
+        failed = unscored or (ungraded and self.needs_labels)
         detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
         outcome = NOT_SCORED if unscored else str(info["verdict"])
         seconds = float(info.get("verifier_seconds", 0.0))
@@ -133,7 +139,9 @@ class PromptJudge:
                 f" {detail}); prime.verifier.on_failure is stop"
             )
         counts = not failed or self.verifier.on_failure == "zero"
-        label = read_label(key, info, self.label_key) if counts else None
+        label = read_label(key, info, self.label_key, self.needs_labels) if counts else None
+        if ungraded and not self.needs_labels:
+            label = math.nan
         return _Rollout(label, cut_off, outcome, failed, seconds, detail)
 
     def _accuracies(self, uid: str) -> list[float]:
@@ -161,10 +169,7 @@ class PromptJudge:
     def metrics(self, uids: Collection[str]) -> dict[str, float]:
         """Return verdict counts, accuracies before and after the filter, and verifier metrics."""
         counts = Counter(self.verdicts[uid] for uid in uids)
-        accuracy_all = [value for uid in uids for value in self._accuracies(uid)]
-        accuracy_kept = [
-            value for uid in uids if self.keeps(uid) for value in self._accuracies(uid)
-        ]
+        kept = [uid for uid in uids if self.keeps(uid)]
         metrics = {
             "prime/filter/examined": len(uids),
             "prime/filter/too_hard": counts[TOO_HARD],
@@ -172,9 +177,13 @@ class PromptJudge:
             "prime/filter/truncated": counts[TRUNCATED],
             "prime/filter/failed": counts[FAILED],
             "prime/filter/kept_fraction": counts[KEPT] / max(1, len(uids)),
-            "prime/accuracy/before_filter": sum(accuracy_all) / max(1, len(accuracy_all)),
-            "prime/accuracy/after_filter": sum(accuracy_kept) / max(1, len(accuracy_kept)),
         }
+        for name, prompts in (("before", uids), ("after", kept)):
+            accuracies = [value for uid in prompts for value in self._accuracies(uid)]
+            judged_accuracies = [value for value in accuracies if not math.isnan(value)]
+            if judged_accuracies or self.needs_labels:
+                mean = sum(judged_accuracies) / max(1, len(judged_accuracies))
+                metrics[f"prime/accuracy/{name}_filter"] = mean
         judged = self._find_judged(uids)
         if not judged:
             return metrics

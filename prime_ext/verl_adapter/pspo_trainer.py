@@ -5,6 +5,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from prime_ext.config.pspo_settings import PSPOSettings, read_pspo_sections
 from prime_ext.names import compares_rollouts
 from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
+from prime_ext.step.step_watch import ScoringFailed, StepWatch
 from prime_ext.step.store import group_uid
-from prime_ext.step_rm.splitting import SPLITTERS, split_steps
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
 from prime_ext.verl_adapter.prompt_filter_buffer import POLL_SECONDS
@@ -36,14 +37,6 @@ from prime_ext.verl_adapter.rollout_store import TransferQueueStore, clear, fetc
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "prime_ext.json"
-# Batches in a row without a response of two steps that end a run, and the share of these below
-# which the first warns.
-BATCHES_WITHOUT_STEPS = 5
-FEW = 0.5
-
-
-class ScoringFailed(RuntimeError):
-    """Responses without score or steps that, by ``pspo.on_failure`` or number, end the run."""
 
 
 def token_rewards(
@@ -113,22 +106,6 @@ def find_scored_rows(
     return kept
 
 
-def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], splitter: str) -> str:
-    """Return how few responses have two steps, and what other splitters find, the best first."""
-    counts = {name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS}
-    several = sum(info["n_steps"] > 1 for info in infos)
-    better = sorted(
-        (name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True
-    )
-    others = ", ".join(f"pspo.steps={name} in {counts[name]}" for name in better)
-    more = f"there are two with {others}" if others else "no splitter by name finds more"
-    return (
-        f"{several} of {len(infos)} responses have two steps with pspo.steps={splitter}, and one"
-        f" step alone is paid nothing; {more}; or set a pattern, delimiters, or"
-        " pspo.accumulation.single_step=keep"
-    )
-
-
 class PSPOTrainerMixin(GuardedRunMixin):
     """Mixin that gives a verl trainer the extra info of the reward manager ``pspo_wrs``.
 
@@ -148,8 +125,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         super().__init__(config)
         # The step in which prompts were fetched last, and how many.
         self._fetched = (0, 0)
-        # Batches in a row without a response of two steps; None before the first.
-        self._without_steps: int | None = None
+        self._watch = StepWatch("pspo.steps", "pspo", self.pspo.steps.name)
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = super()._build_replay_buffer()
@@ -190,24 +166,9 @@ class PSPOTrainerMixin(GuardedRunMixin):
             )
 
     def _check_steps(self, store: TransferQueueStore, infos: Sequence[Mapping[str, Any]]) -> None:
-        """Warn if few responses of the first batch have two steps.
-
-        Raises ``ScoringFailed``: none has, in ``BATCHES_WITHOUT_STEPS`` batches in a row.
-        """
-        several = sum(info["n_steps"] > 1 for info in infos)
-        first = self._without_steps is None
-        self._without_steps = 0 if several else (self._without_steps or 0) + 1
-        ends = self._without_steps >= BATCHES_WITHOUT_STEPS
-        if not self.pspo.zeroes_single_steps or not (
-            ends or (first and several < FEW * len(infos))
-        ):
-            return
-        ids = store.fetch_rows("responses")["responses"]
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        advice = advise_splitter(infos, texts, self.pspo.steps.name)
-        if ends:
-            raise ScoringFailed(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
-        logger.warning("%s", advice)
+        """Warn if few responses have two steps; raise ``ScoringFailed`` if none has for long."""
+        if self.pspo.zeroes_single_steps:
+            self._watch.look([info["n_steps"] for info in infos], partial(self._decode, store))
 
     def _drop_incomplete(self, store: TransferQueueStore) -> TransferQueueStore:
         """Drop prompts with lost rollouts, which verl's synchronous buffer leaves in the batch."""

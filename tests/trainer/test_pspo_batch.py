@@ -16,9 +16,9 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.step.step_watch import BATCHES_WITHOUT_STEPS, ScoringFailed, StepWatch
 from prime_ext.transcripts.record import TranscriptRecorder
-from prime_ext.verl_adapter import pspo_trainer
-from prime_ext.verl_adapter.pspo_trainer import ScoringFailed, find_scored_rows, token_rewards
+from prime_ext.verl_adapter.pspo_trainer import find_scored_rows, token_rewards
 from prime_ext.verl_adapter.rollout_losses import RolloutLosses, RolloutsLost
 
 SCORER = ["step_scorer=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
@@ -152,7 +152,7 @@ def balanced(monkeypatch):
         trainer._losses = RolloutLosses({"train": 2}, 4)
         trainer._losses.incomplete["train"] = {*incomplete}
         trainer.pspo = settings
-        trainer._without_steps = None
+        trainer._watch = StepWatch("pspo.steps", "pspo", settings.steps.name)
         trainer._transcripts = TranscriptRecorder(Path(), 0, 0, "PSPO-WRS", lambda: None)
         trainer.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
         tags = [queue.tags["train"][key] for key in arrived]
@@ -204,11 +204,11 @@ def test_responses_of_one_step_cause_warnings_and_end_a_run(
 ):
     trainer = object.__new__(get_trainer_cls("pspo_sync"))
     trainer.pspo = settings(**changes)
-    trainer._without_steps = None
+    trainer._watch = StepWatch("pspo.steps", "pspo", trainer.pspo.steps.name)
     trainer.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: ids)
     store = SimpleNamespace(fetch_rows=lambda name: {name: TEXTS})
     infos = [{"n_steps": count} for count in counts]
-    for _ in range(pspo_trainer.BATCHES_WITHOUT_STEPS - 1):
+    for _ in range(BATCHES_WITHOUT_STEPS - 1):
         trainer._check_steps(store, infos)
     said = "0 of 2 responses have two steps with pspo.steps="
     assert caplog.text.count(said) == warned
