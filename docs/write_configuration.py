@@ -53,7 +53,7 @@ keep their meaning. Sections are chosen whole, with the keys that the choice rea
 What each variant runs with; a dash: the key is not there. `prime-ext config variant=paper` prints all keys.
 
 """  # noqa: E501
-OTHERS = ("step_scorer", "on_policy_distillation")
+OTHERS = ("step_scorer", "pspo_wrs", "on_policy_distillation")
 _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 
 

@@ -16,6 +16,7 @@ METHODS = {
     "guarded": "PRIME with a reliability gate",
     "on_policy_distillation": "on-policy distillation",
     "paper": "PRIME",
+    "pspo_wrs": "PSPO-WRS",
     "rloo": "RLOO",
     "step_scorer": "RLOO with a step reward model",
 }

@@ -20,7 +20,7 @@ from prime_ext.config.engines import text_config
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
-from prime_ext.config.settings import prm_section
+from prime_ext.config.settings import PrimeSettings, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.names import PRM_LOSSES
 from prime_ext.preflight.adapter_checks import check_adapter
@@ -49,7 +49,8 @@ def check_files(config: DictConfig) -> Iterable[str]:
     resume = config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
     first: dict[str, tuple[str, Any]] = {}
-    yield from check_data(config, pspo is None, first)
+    needs_gold = pspo is None and PrimeSettings.from_config(config).needs_labels
+    yield from check_data(config, needs_gold, first)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
@@ -77,13 +78,19 @@ def check_files(config: DictConfig) -> Iterable[str]:
     if scorer is not None and scorer.kind == "token_classification":
         # With tokens of its own.
         yield from _check_model("step_scorer.model_path", scorer.model_path, scorer.model_path)
-    if pspo is None or pspo.judge:
+    if needs_gold or (pspo.judge if pspo is not None else _have_gold(first)):
         yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         yield (
             f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N"
             " folder"
         )
+
+
+def _have_gold(first: Mapping[str, tuple[str, Any]]) -> bool:
+    """Return whether the first row of some data source has a gold answer."""
+    models = [row.get("reward_model") for _, row in first.values()]
+    return any(isinstance(model, Mapping) and model.get("ground_truth") for model in models)
 
 
 def has_flash_attention() -> bool:
