@@ -3,6 +3,7 @@
 
 import json
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -18,11 +19,15 @@ from prime_ext.algorithms.estimators import compute_advantage
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.returns import NOISE_MARGIN, mark_last_token, return_to_go
 from prime_ext.algorithms.steps import step_spans
+from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.names import Credit
+from prime_ext.reward.managers import ChainPricing
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step.reward_sources import build_shaping
 from prime_ext.step.rollouts import Rollouts, Steps, load_rollouts
 from prime_ext.step.scorer import Scored, StepRewardModel
 from prime_ext.step_rm.response_cut import ResponseCutter
+from prime_ext.verl_adapter.pspo_trainer import token_rewards
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 from recipes.quickstart.small_model import build_tokenizer
 
@@ -298,7 +303,7 @@ SCORES_OF_STEPS = {
 }
 
 
-def with_scores(monkeypatch, changed=None, **changes):
+def with_scores(monkeypatch, changed=None, kl_in_reward=False, **changes):
     """Return rollouts with step scores as a case; ``changed`` goes into the first one's info."""
     queue = filled_queue(monkeypatch)
     for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
@@ -315,7 +320,7 @@ def with_scores(monkeypatch, changed=None, **changes):
         tag = {**queue.tags["train"][key], "response_len": n_tokens}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     options = settings(**SCORES_OF_STEPS | changes)
-    rollouts = load_rollouts(TransferQueueStore(get_batch(queue)), options)
+    rollouts = load_rollouts(TransferQueueStore(get_batch(queue)), options, 1, kl_in_reward)
     return Case(
         rollouts, StepRewardModel(build_shaping(options)).score_and_update(rollouts), options
     )
@@ -357,6 +362,52 @@ def test_pairs_are_ordered_by_the_total_reward_of_a_response(monkeypatch, change
     assert scored.pairs == count_pairs(torch.tensor(pay), labels, groups)
     assert scored.metrics["prm/pair_accuracy/before_update"] == scored.pairs.accuracy
     assert scored.metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
+
+
+@pytest.mark.parametrize("estimator", ["gae", "rloo"])
+@pytest.mark.parametrize("position", ["last_token", "step_ends", "tokens"])
+@pytest.mark.parametrize("credit", get_args(Credit))
+def test_the_step_pays_what_the_reward_manager_pays(monkeypatch, credit, position, estimator):
+    """PSPO-WRS: the manager's rewards, less verl's KL penalty, at the same tokens."""
+    if position != "step_ends" and credit != "sum":
+        return
+    changes = {
+        "outcome__coefficient": 0.0,
+        "filter__enable": False,
+        "process__credit": credit,
+        "process__shaping": SHAPINGS["pspo_wrs"],
+        "process__accumulation__reward_position": position,
+        "process__estimator": estimator,
+        "process__gate": None,
+    }
+    case = with_scores(monkeypatch, kl_in_reward=True, **changes)
+    source = case.sources().by_name["process"]
+    process = case.settings.process
+    pspo = PSPOSettings(
+        case.settings.steps, process.accumulation, process.shaping, credit, True, "drop"
+    )
+    price = ChainPricing(pspo)
+    for row, (ends, scores) in enumerate(SCORED.values()):
+        mask_T = case.rollouts.mask_BT[row, : len(list(ROLLOUTS.values())[row][1])]
+        priced = price(scores)
+        info = {
+            "n_tokens": len(mask_T),
+            FAILURE: 0.0,
+            "score": priced.reward,
+            "step_ends": json.dumps(ends),
+            "step_rewards": json.dumps(priced.paid),
+        }
+        paid_T = torch.zeros(len(mask_T))
+        paid_T[mask_T.nonzero().max()] = priced.reward
+        if pspo.pays_tokens:
+            paid_T = token_rewards(info, mask_T, pspo)
+        penalty_T = torch.full((len(mask_T),), -0.25 / len(mask_T))
+        expected_T = paid_T + penalty_T
+        kept_T = source.kept_reward()[row, : len(mask_T)]
+        # The penalty of a tool's answer counts at the last token.
+        assert float(kept_T.sum()) == pytest.approx(float(expected_T.sum()), abs=1e-6)
+        if estimator == "gae" and mask_T.all():
+            torch.testing.assert_close(kept_T, expected_T)
 
 
 def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
