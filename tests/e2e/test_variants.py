@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import e2e_harness as harness
+import pyarrow.parquet
 import pytest
 from tiny_llama import save_llama
 
@@ -100,6 +101,40 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
     assert {"acc", "step_score", "n_steps", "reward_failure"} <= validation
     checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"
     assert (checkpoint / "actor").is_dir() and not (checkpoint / "prm").exists()
+
+
+def test_step_scores_alone_train_policy_and_critic_without_gold_answers(tmp_path):
+    """PSPO-WRS: scores of steps less verl's KL penalty, which one critic values."""
+    harness.write_inputs(tmp_path)
+    for name in ("train", "val"):
+        path = tmp_path / f"{name}.parquet"
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+        for row in rows:
+            row["reward_model"] = {"style": "none", "ground_truth": ""}
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    save_llama(tmp_path / "prm", seed=3, classes=2)
+    overrides = [
+        "variant=pspo_wrs",
+        "step_scorer=token_classification",
+        f"step_scorer.model_path={tmp_path}/prm",
+        'prime.steps={delimiters: [";","="]}',
+        "prime.process.accumulation.reward_position=step_ends",
+        "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.actor.ppo_epochs=1",
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=2",
+        "trainer.test_freq=-1",
+    ]
+    harness.run(tmp_path, tmp_path / "run", overrides)
+    metrics = harness.metrics(tmp_path / "run")
+    assert sorted(metrics) == [1, 2]
+    for logged in metrics.values():
+        assert 0 < logged["prime/chain/factor"] < 1 and 0 < logged["prime/chain/reward"] < 1
+        assert logged["prime/process/return_std"] > 0 and "prime/outcome/return_std" not in logged
+        assert logged["actor/grad_norm"] > 0 and math.isfinite(logged["critic/vf_loss"])
+        assert not {name for name in logged if name.startswith("prime/accuracy/")}
+    assert metrics[2]["actor/reward_kl_penalty"] >= 0
+    assert (tmp_path / "run" / "checkpoints" / "global_step_2" / "critic").is_dir()
 
 
 @pytest.mark.vllm
