@@ -114,8 +114,8 @@ def keep_shared_keys(keys: np.ndarray) -> np.ndarray:
         (slice(column, column + 1), None) for column in range(1 + BANDS)
     ]
     for columns, most in [*groups, (slice(1 + BANDS, None), MOST_ROWS_OF_A_PHRASE)]:
-        _, place, counts = np.unique(keys[:, columns], return_inverse=True, return_counts=True)
-        n_rows = counts[place].reshape(keys[:, columns].shape)
+        _, inverse, counts = np.unique(keys[:, columns], return_inverse=True, return_counts=True)
+        n_rows = counts[inverse].reshape(keys[:, columns].shape)
         alone = (n_rows < 2) | (False if most is None else n_rows > most)
         shared[:, columns][alone] = 0
     return shared
@@ -135,9 +135,9 @@ def find_twins(
     staying: dict[int, list[int]] = {}
     kept: dict[int, Compared] = {}
     for number, (row, shared) in enumerate(zip(rows, keep_shared_keys(keys), strict=True)):
-        own = [int(key) for key in shared if key]
+        row_keys = [int(key) for key in shared if key]
         twins = []
-        for other in sorted({other for key in own for other in staying.get(key, ())}):
+        for other in sorted({other for key in row_keys for other in staying.get(key, ())}):
             twin = twin_level(row, kept[other], settings, levels)
             if twin is not None:
                 twins.append((other, *twin))
@@ -147,9 +147,9 @@ def find_twins(
             )  # type: ignore[arg-type]
             yield kept[other], level, similarity
             continue
-        if own:
+        if row_keys:
             kept[number] = row
-        for key in own:
+        for key in row_keys:
             if len(staying.setdefault(key, [])) < MOST_COMPARED:
                 staying[key].append(number)
         yield None

@@ -54,11 +54,11 @@ class Judges:
         async def all_of_them() -> list[Verdict]:
             gate = asyncio.Semaphore(JUDGED_AT_A_TIME)
 
-            async def one(judge: Judge) -> Verdict:
+            async def limit(judge: Judge) -> Verdict:
                 async with gate:
                     return await self.verdict(judge)
 
-            return list(await asyncio.gather(*map(one, judged)))
+            return list(await asyncio.gather(*map(limit, judged)))
 
         return asyncio.run(all_of_them())
 

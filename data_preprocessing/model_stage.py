@@ -42,8 +42,8 @@ MODEL_RULES = {
 # ---- rows ----
 
 
-def check_row(raw: Mapping[str, Any], *place: object) -> Row:
-    """Return a row of verl's schema. Raises BadRow: it has faults. Its place is not used."""
+def check_row(raw: Mapping[str, Any], *position: object) -> Row:
+    """Return a row of verl's schema. Raises BadRow: it has faults. ``position`` is not used."""
     faults = row_faults(raw, RLRow)
     if faults:
         raise BadRow("; ".join(faults))
@@ -73,11 +73,11 @@ def read_schema(path: Path) -> pa.Schema:
 def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
     """Return the schema of a file with fields added to ``extra_info``, or replaced there."""
     schema = read_schema(path)
-    place = schema.get_field_index("extra_info")
-    known = schema.field(place).type
+    column = schema.get_field_index("extra_info")
+    known = schema.field(column).type
     kept = [known.field(i) for i in range(known.num_fields) if known.field(i).name not in fields]
     return schema.set(
-        place,
+        column,
         pa.field("extra_info", pa.struct([*kept, *(pa.field(*item) for item in fields.items())])),
     )
 
@@ -242,7 +242,7 @@ def run_model_stage(
         rules = {**rules, **MODEL_RULES}
         code = run_stage(options, work, rules=rules, settings=settings, **stage)
     print(
-        f"{interviewer.asked} answers asked for, {interviewer.found} found in {store.path}",
+        f"{interviewer.requested} answers asked for, {interviewer.reused} found in {store.path}",
         file=sys.stderr,
     )
     return code

@@ -85,17 +85,17 @@ class SourceSettings:
     splits: Annotated[tuple[Literal["train", "validation", "test"], ...], LISTED] = ()
 
 
-def _check_part(given: Any, check: Any) -> dict[str, Any]:
-    """Check a part of the settings; return it in the order of the file, without null values."""
-    named = vars(check(given))
-    return {name: named[name] for name in given if named[name] is not None}
+def _check_section(section: Any, check: Any) -> dict[str, Any]:
+    """Check a section of the settings; return it in the order of the file, without null values."""
+    named = vars(check(section))
+    return {name: named[name] for name in section if named[name] is not None}
 
 
 _Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for name in SOURCES])
 _Stages = make_dataclass("Stages", [(name, kind | None, None) for name, kind in STAGES.items()])
 _AS_SOURCES = GetPydanticSchema(lambda _, schema: schema(_Sources))
 _AS_STAGES = GetPydanticSchema(lambda _, schema: schema(_Stages))
-_IN_ORDER = WrapValidator(_check_part)
+_IN_ORDER = WrapValidator(_check_section)
 
 
 @dataclass(frozen=True)
@@ -168,20 +168,22 @@ def run(
     chosen = {name: SourceSettings() for name in files} or settings.sources
     sources = {name: SOURCES[name] for name in chosen}
     if column is not None:
-        if not all("{source}" in one.data_source for one in sources.values()):
+        if not all("{source}" in source.data_source for source in sources.values()):
             raise SourceError(
                 f"--source {column}: {', '.join(sources)} is not named by a column source"
             )
         sources = {
-            name: replace(one, data_source=f"math/{column}") for name, one in sources.items()
+            name: replace(source, data_source=f"math/{column}") for name, source in sources.items()
         }
     inputs = [
         rows
-        for name, given in chosen.items()
-        for rows in find_splits(sources[name], files.get(name, {}), settings.data_dir, given.splits)
+        for name, selection in chosen.items()
+        for rows in find_splits(
+            sources[name], files.get(name, {}), settings.data_dir, selection.splits
+        )
     ]
     # Check this before the work, not after it.
-    refuse_leftovers(folder, {given.split for given in inputs} | ({"test"} if share < 1 else set()))
+    refuse_leftovers(folder, {rows.split for rows in inputs} | ({"test"} if share < 1 else set()))
     with fill_folder(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
         state = StageRun(
@@ -211,7 +213,7 @@ def run(
                         pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA)
                     )
                 writers[split].write_table(pa.Table.from_pylist(rows[split], MATH_SCHEMA))
-        report = _report(settings, inputs, state, tally)
+        report = _build_report(settings, inputs, state, tally)
         if not writers:
             removed = sum((Counter(source["removed"]) for source in report["sources"]), Counter())
             if set(removed) - {BAD}:
@@ -239,16 +241,14 @@ def read_problems(
     inputs: Sequence[SplitRows], tally: Tally, share: float
 ) -> Iterator[SourceProblem]:
     """Yield all problems, with training problems beyond ``share`` as test; count bad rows."""
-    for given, index, number, row in number_rows(inputs):
+    for rows, index, number, row in number_rows(inputs):
         try:
-            problem = given.source.problem(row, given.split, index, file=given.name, row=number)
+            problem = rows.source.problem(row, rows.split, index, file=rows.name, row=number)
         except BadRow as error:
-            tally.read[given.split, given.source.name] += 1
+            tally.read[rows.split, rows.source.name] += 1
             shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
             removal = Removal(BAD, str(error))
-            tally.remove(
-                READING, removal, given.split, given.source.name, given.name, number, shown
-            )
+            tally.remove(READING, removal, rows.split, rows.source.name, rows.name, number, shown)
         else:
             if problem.split == "train":
                 problem = replace(
@@ -266,8 +266,8 @@ def apply_stage(
     for problem, result in stage.run(problems, state):
         if isinstance(result, Removal):
             shown = {"problem": problem.problem, "answer": problem.gist()}
-            place = problem.split, problem.data_source, problem.file, problem.row
-            tally.remove(stage.name, result, *place, shown)
+            location = problem.split, problem.data_source, problem.file, problem.row
+            tally.remove(stage.name, result, *location, shown)
             if result.rule == CHOICE and state.choice:
                 row = problem.rl_row(state.system, state.answer_format)
                 state.choice.write(json.dumps(row) + "\n")
@@ -278,7 +278,7 @@ def apply_stage(
             yield problem
 
 
-def _report(
+def _build_report(
     settings: PipelineSettings, inputs: Sequence[SplitRows], state: StageRun, tally: Tally
 ) -> dict[str, Any]:
     rules = {
@@ -304,7 +304,7 @@ def _report(
             "answer_format": state.answer_format,
             "stages": stages,
         },
-        "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
+        "inputs": [f"{rows.source.name} {rows.split}: {rows.name}" for rows in inputs],
         **tally.describe(rules),
         "notes": dict(sorted(tally.notes.items())),
         "compared": state.compared,

@@ -66,7 +66,7 @@ def add_parameters(tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
     return [*named.values()]
 
 
-def share(total: int, weights: Sequence[float]) -> list[int]:
+def divide_rows(total: int, weights: Sequence[float]) -> list[int]:
     """Divide rows by weights; the shares add up to ``total``."""
     ends = [round(total * sum(weights[:n]) / sum(weights)) for n in range(len(weights) + 1)]
     return [end - start for start, end in zip(ends, ends[1:], strict=False)]
@@ -86,12 +86,12 @@ def make_rows(
         made[split] = [
             rl_row(
                 task.data_source,
-                task.messages(one, prompt),
+                task.messages(problem, prompt),
                 task.ability,
-                one.gold,
+                problem.gold,
                 {"split": split},
             )
-            for one in read
+            for problem in read
         ]
     return made
 
@@ -101,7 +101,7 @@ def run(options: Any) -> list[Path]:
     weights = read_weights(options.tasks)
     texts = add_parameters([*weights], options.set)
     sizes = {"test": options.test_size, "train": options.size}
-    shares = {split: share(size, [*weights.values()]) for split, size in sizes.items()}
+    shares = {split: divide_rows(size, [*weights.values()]) for split, size in sizes.items()}
     rows: dict[str, list[dict[str, Any]]] = {split: [] for split in sizes}
     for number, text in enumerate(texts):
         counts = {split: shares[split][number] for split in sizes}

@@ -136,7 +136,7 @@ class Choice:
 def read_options(problem: str) -> Choice | None:
     """Return stem and options of a problem that ends with options; None if they are unclear."""
     for labels in _LABELS:
-        marks = _marks(problem, labels)
+        marks = _find_marks(problem, labels)
         if len(marks) < MIN_OPTIONS:
             continue
         ends = [*(mark.start() for mark in marks[1:]), len(problem)]
@@ -147,11 +147,11 @@ def read_options(problem: str) -> Choice | None:
         options = dict(zip(LETTERS, map(_clean_option, texts), strict=False))
         if not all(options.values()) or any(is_unbalanced(text) for text in options.values()):
             return None
-        return Choice(_stem(problem[: marks[0].start()]), options)
+        return Choice(_clean_stem(problem[: marks[0].start()]), options)
     return None
 
 
-def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
+def _find_marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
     """Return the labels A, B, C, ... in order, from the last A that B and C follow."""
     for first in reversed(list(labels["A"].finditer(problem))):
         marks = [first]
@@ -185,7 +185,7 @@ def _clean_option(text: str) -> str:
     return text
 
 
-def _stem(text: str) -> str:
+def _clean_stem(text: str) -> str:
     text = _TRAILING.sub("", text.strip()).strip()
     if text.count("$") % 2:
         text = text.removesuffix("$").strip()
@@ -206,15 +206,15 @@ def parse_question(text: str) -> tuple[str, str] | None:
     )
 
 
-def numbers(text: str) -> set[str]:
+def find_numbers(text: str) -> set[str]:
     """Return the numbers of a text, without separators of thousands."""
     return set(_NUMBER.findall(_THOUSANDS.sub("", text)))
 
 
 def find_fault(choice: Choice, gold: str, question: str) -> str | None:
     """Return what is wrong with an open question, or None."""
-    before = numbers(choice.stem)
-    after = numbers(question)
+    before = find_numbers(choice.stem)
+    after = find_numbers(question)
     if before - after:
         return f"lost {', '.join(sorted(before - after))}"
     if after - before:
@@ -254,12 +254,12 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
         {"role": "user", "content": INSTRUCTION + problem},
     ]
     for attempt in range(tries):
-        said: Sequence[Response] = yield [Ask(messages, attempt=attempt)]
-        read = None if said[0].finish == "length" else parse_question(said[0].text)
+        responses: Sequence[Response] = yield [Ask(messages, attempt=attempt)]
+        read = None if responses[0].finish == "length" else parse_question(responses[0].text)
         if read is None:
             # A fault of content says more than one of form.
             removal = (
-                removal if removal.rule == "unfaithful" else Removal("malformed", said[0].text)
+                removal if removal.rule == "unfaithful" else Removal("malformed", responses[0].text)
             )
             continue
         question, why = read

@@ -40,8 +40,8 @@ def find_reason(
         return Removal("no_votes", "")
     reasons = [
         reason
-        for one in votes
-        if (reason := _find_model_reason(one, min_solvable, min_agreement)) is not None
+        for model_votes in votes
+        if (reason := _find_model_reason(model_votes, min_solvable, min_agreement)) is not None
     ]
     return min(reasons, key=lambda reason: list(RULES).index(reason.rule), default=None)
 
@@ -66,7 +66,7 @@ def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> O
     if find_source(row["data_source"]).task != "math":
         return [row]
     try:
-        votes = [Votes(**one) for one in row["extra_info"].get("votes") or ()]
+        votes = [Votes(**counts) for counts in row["extra_info"].get("votes") or ()]
     except TypeError as error:
         raise SourceError(f"extra_info.votes are not those of validate_votes: {error}") from error
     return find_reason(votes, min_solvable, min_agreement) or [row]

@@ -162,7 +162,7 @@ def find_task(row: Row) -> str:
         raise BadRow(str(error).partition(";")[0]) from error
 
 
-def choice_row(raw: Mapping[str, Any], *place: object) -> Row:
+def choice_row(raw: Mapping[str, Any], *position: object) -> Row:
     """Return an RL row that is multiple choice. Raises BadRow: it is not."""
     row = check_row(raw)
     task = find_task(row)
@@ -198,11 +198,11 @@ def teach(
         missing = [number for number in range(responses) if number not in accepted]
         if not missing:
             break
-        said: Sequence[Response] = yield [
+        answers: Sequence[Response] = yield [
             Ask(prompt, sample=number, attempt=attempt) for number in missing
         ]
         good: dict[int, str] = {}
-        for number, answer in zip(missing, said, strict=True):
+        for number, answer in zip(missing, answers, strict=True):
             text = (
                 Removal("truncated", answer.text[-200:])
                 if answer.finish == "length"

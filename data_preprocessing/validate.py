@@ -153,7 +153,7 @@ class Validator:
             if number == 0:
                 raise SourceError(f"{path} has no rows")
 
-    async def _check(self, row: Mapping[str, Any], place: str) -> None:
+    async def _check(self, row: Mapping[str, Any], location: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
         faults = [
             ("schema", fault) for fault in row_faults(row, RLRow)
@@ -169,7 +169,7 @@ class Validator:
             self.kinds.update(kind for kind, _ in faults)
             text = "; ".join(fault for _, fault in faults)
             if text in self.listed or len(self.listed) < MAX_LISTED:
-                first, met = self.listed.get(text, (place, 0))
+                first, met = self.listed.get(text, (location, 0))
                 self.listed[text] = (first, met + 1)
 
     async def _find_deeper_faults(
@@ -229,8 +229,8 @@ def main(words: Sequence[str] | None = None) -> int:
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
     import_modules(options.modules)
     patterns = []
-    for given in options.sources:
-        pattern, _, task = given.partition("=")
+    for word in options.sources:
+        pattern, _, task = word.partition("=")
         register_source(pattern, task)
         patterns.append(pattern)
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
@@ -249,10 +249,10 @@ def main(words: Sequence[str] | None = None) -> int:
         table.append([name, *(f"{number:,}" for number in numbers)])
     header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
     print(markdown_table(header, table, escape=False))
-    for text, (place, met) in validator.listed.items():
-        print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
-    own = find_idle_verifiers(validator.sources) if options.modules else []
-    idle = own + [
+    for text, (location, met) in validator.listed.items():
+        print(f"{location}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
+    unused = find_idle_verifiers(validator.sources) if options.modules else []
+    idle = unused + [
         f"--sources {pattern}=... decides for no data source of the rows"
         for pattern in find_idle_patterns(patterns, validator.sources)
     ]
@@ -262,7 +262,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not bad:
         print("no row has a fault" if idle else "nothing is wrong")
         # Modules may have verifiers of other data sets too, but not only such.
-        return 0 if len(own) == len(idle) < len(TASKS.keys() - BUILT_IN) or not idle else 1
+        return 0 if len(unused) == len(idle) < len(TASKS.keys() - BUILT_IN) or not idle else 1
     kinds = ", ".join(f"{kind} {n}" for kind, n in validator.kinds.most_common())
     shown = sum(met for _, met in validator.listed.values())
     print(f"{bad} rows with faults ({kinds}); {shown} of them are listed above")

@@ -102,17 +102,17 @@ def tally_votes(
     ``equal`` are pairs of answers of which the first is right where the second is the reference;
     ``matching`` the answers that are the reference.
     """
-    given = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
+    counted = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
 
     def same(first: str, second: str) -> bool:
         return first == second or ((first, second) in equal and (second, first) in equal)
 
-    ballot = count_votes(given, [float(answer in matching) for answer in given], same)
+    ballot = count_votes(counted, [float(answer in matching) for answer in counted], same)
     most = max(ballot.votes, default=0)
     answer = ballot.answers[ballot.votes.index(most)] if most else None
-    solvable = sum(answer is not None for answer in given)
+    solvable = sum(answer is not None for answer in counted)
     unsolvable = sum(answer is not None and says_unsolvable(answer) for answer in answers)
-    right = sum(answer in matching for answer in given)
+    right = sum(answer in matching for answer in counted)
     return Votes(model, len(answers), solvable, unsolvable, most, right, answer, answer in matching)
 
 
@@ -122,10 +122,11 @@ def vote_on_row(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Re
     if find_source(row["data_source"]).task != "math":
         return [_set_votes(row, earlier or None)]
     user = {"role": "user", "content": INSTRUCTION + extract_problem(row)}
-    asked = [{"role": "system", "content": SYSTEM}, user]
-    said: list[Response] = yield [Ask(asked, sample=number) for number in range(solutions)]
+    messages = [{"role": "system", "content": SYSTEM}, user]
+    responses: list[Response] = yield [Ask(messages, sample=number) for number in range(solutions)]
     answers = [
-        None if response.finish == "length" else extract_answer(response.text) for response in said
+        None if response.finish == "length" else extract_answer(response.text)
+        for response in responses
     ]
     distinct = list(
         dict.fromkeys(answer for answer in answers if answer and not says_unsolvable(answer))

@@ -66,7 +66,7 @@ def compare(
         # A problem of which every response failed has no scores.
         names = dict.fromkeys([*first.problems, *second.problems])
         scores = [
-            {own: [row["score"] for row in run.problems.get(own, ())] for own in names}
+            {problem: [row["score"] for row in run.problems.get(problem, ())] for problem in names}
             for run in (first, second)
         ]
         comparison = compare_runs(*scores)
@@ -123,48 +123,50 @@ def format_difference(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def _line(title: str, own: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
+def _line(title: str, paired: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
     """Return a task's row of the table, with the columns of :data:`HEAD`."""
-    if own is None:
+    if paired is None:
         return [title, NONE, NONE, *scores, "0", "0", "0"]
-    error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
+    error = "" if paired["standard_error"] is None else f" ± {percent(paired['standard_error'])}"
     ends = (
         NONE
-        if own["low"] is None
-        else f"{format_difference(own['low'])} to {format_difference(own['high'])}"
+        if paired["low"] is None
+        else f"{format_difference(paired['low'])} to {format_difference(paired['high'])}"
     )
-    counts = map(number, (len(own["gained"]), len(own["lost"]), own["problems"]))
-    return [title, format_difference(own["difference"]) + error, ends, *scores, *counts]
+    counts = map(number, (len(paired["gained"]), len(paired["lost"]), paired["problems"]))
+    return [title, format_difference(paired["difference"]) + error, ends, *scores, *counts]
 
 
-def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
+def comparison_page(result: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
     """Return the comparison as a page: remarks, then a row of numbers for each task."""
     page = Page("Comparison of two runs")
     for which, run in (("First", before), ("Second", after)):
         page.text(f"{which}: {run.model} ({run.name}).")
     remarks = [
         f"{task['title']}: {change}."
-        for task in found["tasks"].values()
+        for task in result["tasks"].values()
         for change in task["changes"]
     ]
     remarks += [
-        f"{name} is only in {run} and not compared." for name, run in found["only_in_one"].items()
+        f"{name} is only in {run} and not compared." for name, run in result["only_in_one"].items()
     ]
     lines = []
-    for name, task in found["tasks"].items():
-        own = task["comparison"]
-        left_out = before.tasks[name].entry["summary"]["problems"] - (own["problems"] if own else 0)
+    for name, task in result["tasks"].items():
+        paired = task["comparison"]
+        left_out = before.tasks[name].entry["summary"]["problems"] - (
+            paired["problems"] if paired else 0
+        )
         if left_out:
             remarks.append(
                 f"{task['title']}: {left_out:,} problems were not judged in both runs and are left"
                 " out."
             )
         lines.append(
-            _line(task["title"], own, [score(run.tasks[name].mean) for run in (before, after)])
+            _line(task["title"], paired, [score(run.tasks[name].mean) for run in (before, after)])
         )
-    if found["versions"]:
+    if result["versions"]:
         pairs = (
-            f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items()
+            f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in result["versions"].items()
         )
         remarks.append(f"Versions differ: {', '.join(pairs)}.")
     page.bullets(remarks)

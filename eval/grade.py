@@ -119,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.input is not None:
         output, stored, verdicts = grade_file(options.input, options.data_source)
         if options.modules:
-            for line in find_idle_verifiers(one.data_source for one in stored):
+            for line in find_idle_verifiers(answer.data_source for answer in stored):
                 print(line, file=sys.stderr)
         print(verdict_table(stored, verdicts))
         print(f"every response and verdict: {output}")

@@ -238,8 +238,8 @@ def complete(arguments: argparse.Namespace) -> Row:
         return description
     if arguments.reference is None:
         if "reference" not in description:
-            wanted = "give --reference MODEL, or --reference none"
-            raise RunError(f"{arguments.model} does not say what its reference is; {wanted}")
+            advice = "give --reference MODEL, or --reference none"
+            raise RunError(f"{arguments.model} does not say what its reference is; {advice}")
         arguments.reference = description["reference"]
     if arguments.reference == "none":
         arguments.reference = None
@@ -276,7 +276,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
             f" {arguments.splits}"
         )
     rows = [read_processbench(arguments.data, split, *joined) for split in splits]
-    return [item for own in rows for item in _sample(own, arguments.limit, arguments.seed)]
+    return [item for items in rows for item in _sample(items, arguments.limit, arguments.seed)]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -286,9 +286,9 @@ def run(arguments: argparse.Namespace) -> None:
     classifier = arguments.scorer == "classifier"
     items = _read(arguments)
     responses = (
-        [one.response for one in items]
+        [item.response for item in items]
         if bench
-        else [own for one in items for own in one.responses]
+        else [response for problem in items for response in problem.responses]
     )
     if not bench and all(len(response.steps) == 1 for response in responses):
         print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
@@ -319,7 +319,7 @@ def run(arguments: argparse.Namespace) -> None:
         results |= {
             "settings": options,
             "versions": versions(),
-            "overlong": sum(OVERLONG in own for own in raw),
+            "overlong": sum(OVERLONG in result for result in raw),
         }
         write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
         write_json_lines(folder / "items.jsonl", lines)

@@ -72,7 +72,7 @@ def score_processbench(
     """
     error = [p == y for p, y in zip(predictions, labels, strict=True) if y != -1]
     correct = [p == y for p, y in zip(predictions, labels, strict=True) if y == -1]
-    shares = [sum(own) / len(own) if own else 0.0 for own in (error, correct)]
+    shares = [sum(hits) / len(hits) if hits else 0.0 for hits in (error, correct)]
     return {
         "error_accuracy": shares[0],
         "correct_accuracy": shares[1],
@@ -80,7 +80,7 @@ def score_processbench(
     }
 
 
-def _descents(scores: StepScores) -> list[tuple[float, int]]:
+def _find_descents(scores: StepScores) -> list[tuple[float, int]]:
     """Return score and number of the steps that have a lower score than all before them."""
     # Only these steps can be the first below a threshold.
     descents = []
@@ -100,11 +100,13 @@ def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[
     interval, the lowest one of equals. Raises ValueError: no response has a score.
     """
     events = sorted(
-        (value, row, step) for row, own in enumerate(scores) for value, step in _descents(own)
+        (value, row, step)
+        for row, steps in enumerate(scores)
+        for value, step in _find_descents(steps)
     )
     if not events:
         raise ValueError("no response has a step score to fit a threshold on")
-    judged = [-1 if own is not None else None for own in scores]
+    judged = [-1 if steps is not None else None for steps in scores]
     n_error = sum(y != -1 for y in labels)
     n_correct = len(labels) - n_error
     right = {True: 0, False: sum(p == y for p, y in zip(judged, labels, strict=True) if y == -1)}
@@ -133,7 +135,7 @@ def resample_f1(
     right = np.array([p == y for p, y in zip(predictions, labels, strict=True)])
     rows = resample(len(right), resamples, seed)
     classes = (erroneous[rows], ~erroneous[rows])
-    error, correct = ((right[rows] & own).sum(1) / np.maximum(1, own.sum(1)) for own in classes)
+    error, correct = ((right[rows] & mask).sum(1) / np.maximum(1, mask.sum(1)) for mask in classes)
     total = error + correct
     return np.divide(2 * error * correct, total, out=np.zeros(resamples), where=total > 0)
 
@@ -176,7 +178,8 @@ def find_best_prm_score(
     right_N = np.concatenate(right).astype(bool)
     threshold_M = np.append(np.nextafter(score_N.min(), -np.inf), np.unique(score_N))
     missed_M, found_M = (
-        np.searchsorted(np.sort(score_N[own]), threshold_M, "right") for own in (right_N, ~right_N)
+        np.searchsorted(np.sort(score_N[mask]), threshold_M, "right")
+        for mask in (right_N, ~right_N)
     )
     count_M4 = np.stack(
         [right_N.sum() - missed_M, missed_M, (~right_N).sum() - found_M, found_M], -1

@@ -92,14 +92,20 @@ def _add_task(page: Page, task: TaskRun) -> None:
     page.heading(entry["title"])
     rows = [
         (
-            [name, score(own), interval(own), number(own["problems"]), number(own["left_out"])]
-            if own
+            [
+                name,
+                score(estimate),
+                interval(estimate),
+                number(estimate["problems"]),
+                number(estimate["left_out"]),
+            ]
+            if estimate
             else [name, NONE, NONE, "0", number(summary["problems"])]
         )
-        for name, own in summary["scores"].items()
+        for name, estimate in summary["scores"].items()
     ]
     page.table(["metric", *_ESTIMATE, "problems", "left out"], rows)
-    page.table(["", ""], facts(entry))
+    page.table(["", ""], list_facts(entry))
     for reference in entry["references"]:
         page.heading("Published", level=3)
         models = [[model, f"{value:.1f}"] for model, value in reference["values"].items()]
@@ -112,15 +118,15 @@ def _add_task(page: Page, task: TaskRun) -> None:
             page.text(f"To know before comparing: {'; '.join(differences)}.")
     for name, parts in summary["groups"].items():
         page.heading(f"By {name}", level=3)
-        known = {value: own for value, own in parts.items() if own is not None}
+        known = {value: estimate for value, estimate in parts.items() if estimate is not None}
         rows = [
-            [value, score(own), interval(own), number(own["problems"])]
-            for value, own in known.items()
+            [value, score(estimate), interval(estimate), number(estimate["problems"])]
+            for value, estimate in known.items()
         ]
         page.table([name, *_ESTIMATE, "problems"], rows)
     # A program that passes some of its tests has a score, and does not solve its problem.
-    judged = [[one == 1 for one in own if one is not None] for own in task.scores]
-    solved = [sum(own) / len(own) for own in judged if own]
+    judged = [[value == 1 for value in scores if value is not None] for scores in task.scores]
+    solved = [sum(hits) / len(hits) for hits in judged if hits]
     never = solved.count(0.0)
     always = solved.count(1.0)
     page.text(
@@ -153,7 +159,7 @@ def _add_task(page: Page, task: TaskRun) -> None:
         page.table(["setting", "value"], flatten(shown))
 
 
-def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the summary lacks of a task: lengths, F1 of choices, speed."""
     tokens = entry["summary"]["tokens"]
     known = [
@@ -161,15 +167,16 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("median length", number(tokens["median"])),
         ("longest", number(tokens["most"])),
     ]
-    f1 = {name: own for name, own in (entry["choice"] or {}).items() if name != "accuracy"}
-    known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in f1.items()]
+    f1 = {name: value for name, value in (entry["choice"] or {}).items() if name != "accuracy"}
+    known += [(f"{name.replace('_', ' ')}, %", percent(value)) for name, value in f1.items()]
     # A run that generated nothing, such as one that only graded again, has no speed.
     if entry.get("response_tokens_per_second") is not None:
         known.append(
             ("response tokens per second", number(float(entry["response_tokens_per_second"])))
         )
     return known + [
-        (f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()
+        (f"seconds of {phase}", number(float(seconds)))
+        for phase, seconds in entry.get("seconds", {}).items()
     ]
 
 

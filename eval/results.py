@@ -113,7 +113,7 @@ class TaskRun:
     @property
     def rows(self) -> list[Row]:
         """All judged responses, in order."""
-        return [row for own in self.problems.values() for row in own]
+        return [row for rows in self.problems.values() for row in rows]
 
     @property
     def scores(self) -> list[list[float | None]]:
@@ -121,7 +121,8 @@ class TaskRun:
         judged = [[row["score"] for row in rows] for rows in self.problems.values()]
         missing = self.entry["summary"]["problems"] - len(judged)
         return [
-            own + [None] * (self.n - len(own)) for own in [*judged, *([] for _ in range(missing))]
+            scores + [None] * (self.n - len(scores))
+            for scores in [*judged, *([] for _ in range(missing))]
         ]
 
 
@@ -154,8 +155,8 @@ def load_run(folder: Path) -> FinishedRun:
     )
     tasks = {}
     try:
-        for name, own in results["tasks"].items():
-            tasks[name] = _task(folder, name, {**own, **spent.get(name, {})})
+        for name, entry in results["tasks"].items():
+            tasks[name] = _load_task(folder, name, {**entry, **spent.get(name, {})})
         str(results["model"]["model"])
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(
@@ -163,11 +164,11 @@ def load_run(folder: Path) -> FinishedRun:
         ) from error
     if not tasks:
         raise RunError(f"{folder / RESULTS} has no finished task")
-    begun = sorted(own.parent.name for own in folder.glob(f"*/{RESPONSES}"))
+    begun = sorted(path.parent.name for path in folder.glob(f"*/{RESPONSES}"))
     return FinishedRun(folder, results, tasks, tuple(name for name in begun if name not in tasks))
 
 
-def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
+def _load_task(folder: Path, name: str, entry: Mapping[str, Any]) -> TaskRun:
     """Read a task whose judged responses are those that ``results.json`` was made from."""
     path = folder / name / SAMPLES
     again = "run eval.run again"
@@ -179,16 +180,18 @@ def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
         row = parse_object(line, f"{path} line {number}")
         problem, sample = get_key(row)
         problems.setdefault(problem, {})[sample] = row
-    task = TaskRun(name, own, {problem: list(rows.values()) for problem, rows in problems.items()})
-    wanted = own["summary"]["problems"] * task.n - own["failed_responses"]
-    if len(lines) != wanted or len(task.rows) != wanted:
+    task = TaskRun(
+        name, entry, {problem: list(rows.values()) for problem, rows in problems.items()}
+    )
+    expected = entry["summary"]["problems"] * task.n - entry["failed_responses"]
+    if len(lines) != expected or len(task.rows) != expected:
         there = f"{len(lines)} lines for {len(task.rows)} responses"
-        raise RunError(f"{path} has {there}, {RESULTS} says {wanted}; {again}")
+        raise RunError(f"{path} has {there}, {RESULTS} says {expected}; {again}")
     try:
         estimate = average(task.scores)
     except ValueError as error:
         raise RunError(f"{path}: {error}; {again}") from error
-    computed, told = (None if own is None else own["value"] for own in (estimate, task.mean))
-    if (told is None) != (computed is None) or abs((told or 0) - (computed or 0)) > 1e-9:
-        raise RunError(f"{path} has a mean score of {computed}, {RESULTS} says {told}; {again}")
+    computed, recorded = (None if mean is None else mean["value"] for mean in (estimate, task.mean))
+    if (recorded is None) != (computed is None) or abs((recorded or 0) - (computed or 0)) > 1e-9:
+        raise RunError(f"{path} has a mean score of {computed}, {RESULTS} says {recorded}; {again}")
     return task

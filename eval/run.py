@@ -26,8 +26,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.evaluation_plan import ALL, GROUPS, Planned, plan_tasks, read_changes
-from eval.published import references
+from eval.evaluation_plan import ALL, GROUPS, TaskPlan, plan_tasks, read_changes
+from eval.published import read_references
 from eval.report import summary_table, write_report
 from eval.results import (
     FAILED,
@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add("--output", type=Path, help="folder; an interrupted run goes on there")
     add("--seed", type=_WHOLE, default=0, help="of sampling (default: 0)")
     ks = "of pass@k and maj@k; default: those of the task"
-    add("--k", type=lambda text: [_COUNT(part) for part in text.split(",")], metavar="K,K", help=ks)
+    add("--k", type=lambda text: [_COUNT(word) for word in text.split(",")], metavar="K,K", help=ks)
     add = top.add_argument_group("what the model is shown").add_argument
     add("--prompt", default="default", help="name of a prompt in the task files (default: default)")
     system = "default: the task's own; none; actions: that of the RL data; or a text file"
@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def collect_settings(
-    options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
+    options: argparse.Namespace, planned: Sequence[TaskPlan], backend: Backend
 ) -> dict[str, Any]:
     """Return all settings that responses depend on; a folder holds one run with one such set."""
     return {
@@ -131,7 +131,7 @@ def collect_settings(
         "versions": versions(),
         "seed": options.seed,
         "settings": {
-            "tasks": [one.name for one in planned],
+            "tasks": [plan.name for plan in planned],
             "split": options.split,
             "limit": options.limit,
             "decoding": options.decoding,
@@ -142,11 +142,11 @@ def collect_settings(
             "raw": options.raw,
             "stop": options.stop,
         },
-        "tasks": {one.name: one.identity() for one in planned},
+        "tasks": {plan.name: plan.identity() for plan in planned},
     }
 
 
-def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
+def build_entry(planned: TaskPlan, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
     """Return the entry of a task in ``results.json``."""
     task = planned.task
     return {
@@ -159,13 +159,13 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
         "ks": list(planned.ks),
         **measured,
         "failed_responses": failed,
-        "references": references(task.name),
+        "references": read_references(task.name),
         "notes": task.notes,
     }
 
 
 def run(
-    options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
+    options: argparse.Namespace, planned: Sequence[TaskPlan], backend: Backend
 ) -> dict[str, Any]:
     """Generate, judge and measure by task; return ``results.json``'s content. Raises RunError."""
     settings = collect_settings(options, planned, backend)
@@ -173,60 +173,60 @@ def run(
     with run_folder(folder, settings):
         # Whatever can be wrong is looked for before hours of work.
         earlier = read_results(folder) if (folder / RESULTS).exists() else {}
-        verifiers = {one.task.grader: make_verifier(one.task.grader) for one in planned}
+        verifiers = {plan.task.grader: make_verifier(plan.task.grader) for plan in planned}
         responses = {
-            one.name: LineFile(folder / one.name / RESPONSES, get_key, RESPONSE_FIELDS, one.keys)
-            for one in planned
+            plan.name: LineFile(folder / plan.name / RESPONSES, get_key, RESPONSE_FIELDS, plan.keys)
+            for plan in planned
         }
         samples = {
-            one.name: LineFile(folder / one.name / SAMPLES, get_key, SAMPLE_FIELDS, one.keys)
-            for one in planned
+            plan.name: LineFile(folder / plan.name / SAMPLES, get_key, SAMPLE_FIELDS, plan.keys)
+            for plan in planned
         }
         # The other responses to a problem differ in their seeds only.
         missing = {
-            (one.name, key[0]): one
-            for one in planned
-            for key in one.keys
-            if key not in responses[one.name].rows
+            (plan.name, key[0]): plan
+            for plan in planned
+            for key in plan.keys
+            if key not in responses[plan.name].rows
         }
-        backend.check([one.request(problem, 0) for (_, problem), one in missing.items()])
+        backend.check([plan.request(problem, 0) for (_, problem), plan in missing.items()])
         results = {
             name: settings[name] for name in ("format", "model", "versions", "seed", "settings")
         }
         if "regraded_with" in earlier:
             results["regraded_with"] = earlier["regraded_with"]
         done: dict[str, Any] = dict(earlier.get("tasks", {}))
-        for one in planned:
-            own = responses[one.name]
-            before = set(own.rows)
+        for plan in planned:
+            stored = responses[plan.name]
+            before = set(stored.rows)
             started = time.perf_counter()
-            failed = generate(one, backend, own)
-            new = [row for key, row in own.rows.items() if key not in before]
+            failed = generate(plan, backend, stored)
+            new = [row for key, row in stored.rows.items() if key not in before]
             generation = time.perf_counter() - started if new or failed else 0.0
-            problems = write_problems(one, folder / one.name)
+            problems = write_problems(plan, folder / plan.name)
             grading = grade(
-                one.name, verifiers[one.task.grader], problems, own.rows, samples[one.name]
+                plan.name, verifiers[plan.task.grader], problems, stored.rows, samples[plan.name]
             )
-            groups = {name: problem.groups for name, problem in one.problems.items()}
+            groups = {name: problem.groups for name, problem in plan.problems.items()}
             measured = measure(
-                one.task.grader, one.decoding.n, groups, samples[one.name].rows, one.ks
+                plan.task.grader, plan.decoding.n, groups, samples[plan.name].rows, plan.ks
             )
-            done[one.name] = entry(one, measured, failed)
+            done[plan.name] = build_entry(plan, measured, failed)
             results["tasks"] = {task.name: done[task.name] for task in planned if task.name in done}
             tokens = sum(row["tokens"] for row in new)
-            add_timing(folder, one.name, generation, grading, len(new), tokens)
+            add_timing(folder, plan.name, generation, grading, len(new), tokens)
             write_json(folder / RESULTS, results)
     return results
 
 
-def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
+def generate(planned: TaskPlan, backend: Backend, responses: LineFile) -> int:
     """Generate the missing responses; put those that failed into a file of their own.
 
     New ones are kept where the backend cannot go on. Returns how many failed; the next session
     tries them again.
     """
-    asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
-    requests = [planned.request(*key) for key in asked.values()]
+    keys = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
+    requests = [planned.request(*key) for key in keys.values()]
     failed: dict[Any, Row] = {}
     responding = (
         generate_with_progress(backend, requests, planned.name, len(responses.rows))
@@ -235,7 +235,7 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     )
     with responses:
         for response in responding:
-            problem, sample = asked.pop(response.key)
+            problem, sample = keys.pop(response.key)
             values = {key: value for key, value in asdict(response).items() if key != "key"}
             row = {
                 "problem": problem,
@@ -247,9 +247,9 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
                 failed[problem, sample] = row
             else:
                 responses.append(row)
-    if asked:
+    if keys:
         raise RuntimeError(
-            f"the backend left {len(asked)} requests without a response, e.g. {min(asked)}"
+            f"the backend left {len(keys)} requests without a response, e.g. {min(keys)}"
         )
     path = responses.path.with_name(FAILED)
     if failed:
@@ -259,18 +259,18 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     return len(failed)
 
 
-def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> None:
+def show_prompts(planned: Sequence[TaskPlan], backend: Backend, number: int) -> None:
     """Print what the model sees for the first problems of each task."""
-    for one in planned:
-        for name in list(one.problems)[:number]:
-            request = one.request(name, 0)
+    for plan in planned:
+        for name in list(plan.problems)[:number]:
+            request = plan.request(name, 0)
             try:
                 text = backend.render_prompt(request)
                 how = "exactly what the model sees"
             except BackendError as error:
                 text = json.dumps(request.prompt, indent=2, ensure_ascii=False)
                 how = f"the chat; {error}"
-            print(f"=== {one.name}, problem {name}, prompt {one.prompt_name}: {how}\n{text}")
+            print(f"=== {plan.name}, problem {name}, prompt {plan.prompt_name}: {how}\n{text}")
 
 
 def list_tasks() -> None:
@@ -313,7 +313,7 @@ def main(
     try:
         planned = plan_tasks(options)
         if options.modules:
-            for line in find_idle_verifiers(one.task.data_source for one in planned):
+            for line in find_idle_verifiers(plan.task.data_source for plan in planned):
                 print(line, file=sys.stderr)
         backend = open_backend(options)
         if options.show_prompt is not None:

@@ -93,8 +93,8 @@ def _wilson(mean: float, error: float, problems: int, trials: float) -> tuple[fl
 
 def average(scores: Scores) -> Estimate | None:
     """Return avg@k, the mean score of a response; None where nothing was judged."""
-    judged = [[score for score in own if score is not None] for own in scores]
-    means = [sum(own) / len(own) for own in judged if own]
+    judged = [[score for score in values if score is not None] for values in scores]
+    means = [sum(values) / len(values) for values in judged if values]
     return estimate_mean(means, sum(map(len, judged)), left_out=len(judged) - len(means))
 
 
@@ -117,12 +117,12 @@ def pass_at_k(scores: Scores, k: int) -> Estimate | None:
     fewest = min(map(len, scores), default=0)
     if not 1 <= k <= fewest:
         raise ValueError(f"k={k} must be from 1 to the number of responses per problem, {fewest}")
-    judged = [[score for score in own if score is not None] for own in scores]
-    counted = [own for own in judged if len(own) >= k]
-    values = [pass_probability(len(own), own.count(1.0), k) for own in counted]
+    judged = [[score for score in values if score is not None] for values in scores]
+    counted = [values for values in judged if len(values) >= k]
+    values = [pass_probability(len(values), values.count(1.0), k) for values in counted]
     # Only disjoint draws are independent.
     return estimate_mean(
-        values, sum(len(own) // k for own in counted), left_out=len(judged) - len(counted)
+        values, sum(len(values) // k for values in counted), left_out=len(judged) - len(counted)
     )
 
 
@@ -139,30 +139,30 @@ def majority_score(ballot: Ballot, k: int) -> float:
     """
     total = 0.0
     subsets = math.comb(ballot.responses, k)
-    for index, (own, score) in enumerate(zip(ballot.votes, ballot.scores, strict=True)):
+    for index, (votes, score) in enumerate(zip(ballot.votes, ballot.scores, strict=True)):
         if score == 0:
             continue
         others = tuple(sorted(ballot.votes[:index] + ballot.votes[index + 1 :]))
-        for m in range(1, min(own, k) + 1):
-            ways = _ways(others, ballot.silent, k - m, m)
+        for m in range(1, min(votes, k) + 1):
+            ways = _count_draws(others, ballot.silent, k - m, m)
             # Exact whole numbers up to here: they exceed every float where k is large.
             total += score * sum(
-                math.comb(own, m) * number / subsets / (ties + 1)
+                math.comb(votes, m) * number / subsets / (ties + 1)
                 for ties, number in enumerate(ways)
             )
     return min(total, 1.0)
 
 
 @lru_cache(maxsize=4096)
-def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[int, ...]:
+def _count_draws(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[int, ...]:
     """Count draws of ``drawn`` responses, ``most`` a class, by how many classes reach ``most``."""
     table = {(0, 0): 1}
     for votes in others:
         following: dict[tuple[int, int], int] = {}
         for (used, ties), number in table.items():
             for taken in range(min(votes, most, drawn - used) + 1):
-                place = (used + taken, ties + (taken == most))
-                following[place] = following.get(place, 0) + number * math.comb(votes, taken)
+                state = (used + taken, ties + (taken == most))
+                following[state] = following.get(state, 0) + number * math.comb(votes, taken)
         table = following
     ways = [0] * (len(others) + 1)
     for (used, ties), number in table.items():
@@ -232,7 +232,7 @@ def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, A
         if all(judged):
             pairs[problem] = (sum(judged[0]) / len(judged[0]), sum(judged[1]) / len(judged[1]))
             fewest = min(fewest, *map(len, judged))
-            trials = [number + len(own) for number, own in zip(trials, judged, strict=True)]
+            trials = [number + len(scores) for number, scores in zip(trials, judged, strict=True)]
     if not pairs:
         return None
     before_N, after_N = np.array(list(pairs.values())).T
@@ -272,8 +272,8 @@ def _difference_interval(
     step = np.array([response, -response]) / 2
     correlation = np.corrcoef(np.append(before, other + step), np.append(after, mean - step))[0, 1]
 
-    def combine(own: float, others: float) -> float:
-        return math.sqrt(max(0.0, own**2 - 2 * correlation * own * others + others**2))
+    def combine(first: float, second: float) -> float:
+        return math.sqrt(max(0.0, first**2 - 2 * correlation * first * second + second**2))
 
     below = combine(mean - low, other_high - other)
     above = combine(high - mean, other - other_low)

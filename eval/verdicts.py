@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.evaluation_plan import Planned
+from eval.evaluation_plan import TaskPlan
 from eval.results import PROBLEMS, Key, get_key
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, RunError
@@ -51,7 +51,7 @@ def shorten_gold(gold: str) -> str:
     return f"sha256:{hashlib.sha256(gold.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
+def write_problems(planned: TaskPlan, folder: Path) -> dict[str, Row]:
     """Keep all that grading needs, so that it can be repeated without the data; return it."""
     rows: list[Row] = [
         {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_preprocessing.check_solutions import CheckSolutions
-from data_preprocessing.code_rules import CODE_RULES, CodeTests, spread
+from data_preprocessing.code_rules import CODE_RULES, CodeTests, spread_evenly
 from data_preprocessing.code_sources import MOST_PROGRAMS, CodeProblem, join_submissions
 from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, remove_drawings
 from data_preprocessing.math_sources import MathProblem, gsm8k_row, read_solved
@@ -276,7 +276,7 @@ def test_unusable_tests_go_and_an_even_spread_of_others_stays():
 
 @given(st.integers(0, 60), st.integers(1, 20))
 def test_spread_returns_at_most_k_ordered_places_with_both_ends(n, k):
-    places = spread(n, k)
+    places = spread_evenly(n, k)
     assert len(places) == min(n, k) and places == sorted(set(places))
     if n and k > 1:
         assert places[0] == 0 and places[-1] == n - 1

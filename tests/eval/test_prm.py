@@ -38,7 +38,7 @@ from eval.prm_metrics import (
     resample_f1,
     score_processbench,
 )
-from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
+from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, score_steps
 from eval.run import parser as run_parser
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -286,11 +286,11 @@ def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, models):
 
 def test_kinds_of_step_scores():
     result = {"log_ratio": [2.0, -3.0], "log_prob": [-1.0, -2.0]}
-    assert step_scores(result, "step", 0.5) == [1.0, -1.5]
-    assert step_scores(result, "step", 0.0) == [0.0, 0.0]
-    assert step_scores(result, "prefix", 0.5) == [1.0, -0.5]
-    assert step_scores(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
-    assert step_scores({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
+    assert score_steps(result, "step", 0.5) == [1.0, -1.5]
+    assert score_steps(result, "step", 0.0) == [0.0, 0.0]
+    assert score_steps(result, "prefix", 0.5) == [1.0, -0.5]
+    assert score_steps(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
+    assert score_steps({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
 
 
 def test_models_that_change_their_logits_are_recognised(tmp_path):

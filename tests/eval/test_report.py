@@ -11,7 +11,7 @@ from eval_runs import make_run
 from eval.compare import format_difference
 from eval.compare import main as compare_main
 from eval.formats import interval, percent, score
-from eval.published import references
+from eval.published import read_references
 from eval.report import main, write_report
 from eval.results import load_run
 from prime_ext.tasks.task_file import load_task, task_names
@@ -147,7 +147,9 @@ def test_paper_tables_have_published_columns_and_averages_with_errors(tmp_path, 
     )
     # The published average of the five, from PRIME's README; the run with two tasks has none.
     assert average[2] == "–" and average[-1] == "48.9"
-    assert rows[0][3:] == [f"{value:.1f}" for value in references("aime2024")[0]["values"].values()]
+    assert rows[0][3:] == [
+        f"{value:.1f}" for value in read_references("aime2024")[0]["values"].values()
+    ]
     assert (
         "n 16, published 1." in text and "whole: AMC 2022-2023: 30 problems, published 83." in text
     )
@@ -163,7 +165,7 @@ def test_paper_tables_have_published_columns_and_averages_with_errors(tmp_path, 
 
 def test_published_numbers_are_of_metrics_that_their_tasks_have():
     for name in task_names():
-        for own in references(name):
+        for own in read_references(name):
             assert own["metric"] in load_task(name).metrics
             assert own["values"] and all(0 <= value <= 100 for value in own["values"].values())
 

@@ -50,7 +50,7 @@ def test_gold_answers_score_100_percent_and_shifted_ones_do_not(
         "values": {"a": 50.0, "b": 40.0, "c": 30.0},
         "rows": 7,
     }
-    monkeypatch.setattr("eval.run.references", lambda task: [published])
+    monkeypatch.setattr("eval.run.read_references", lambda task: [published])
     golds = gold_by_prompt(tasks, shift)
     backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
     assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
