@@ -64,11 +64,9 @@ class CodeProblem(SourceProblem):
         """Return the problem and, if the tests call a function, how its program has to begin."""
         if self.starter:
             return f"{self.problem}\n\nBegin with this code:\n```python\n{self.starter}\n```"
-        return (
-            f"{self.problem}\n\nName the function `{self.function}`."
-            if self.function
-            else self.problem
-        )
+        if self.function:
+            return f"{self.problem}\n\nName the function `{self.function}`."
+        return self.problem
 
 
 def _read_tests(tests: Any) -> Fields:

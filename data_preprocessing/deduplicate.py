@@ -193,15 +193,11 @@ class Deduplicate(Settings, Stage):
             yield problem, None if twin is None else self._removal(problem, *twin)
 
     def _build_compared(self, problem: SourceProblem) -> Compared:
-        answer = (
-            normalize(problem.answer)
-            if self.same_answer and isinstance(problem, MathProblem)
-            else ""
-        )
+        compares_answers = self.same_answer and isinstance(problem, MathProblem)
+        answer = normalize(problem.answer) if compares_answers else ""
         # A list, for JSON; it identifies the problem.
-        return Compared(
-            problem.problem, answer, [problem.data_source, problem.split, problem.index]
-        )
+        name = [problem.data_source, problem.split, problem.index]
+        return Compared(problem.problem, answer, name)
 
     def _removal(
         self, problem: SourceProblem, twin: Compared, level: str, similarity: float

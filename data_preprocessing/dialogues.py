@@ -156,13 +156,10 @@ class Interviewer:
             raise SourceError(f"the model takes none of {len(answers)} questions: {first.detail}")
         self.requested += len(taken)
         responses: Iterable[Response] = ()
-        if taken:
-            watched = sys.stderr.isatty()
-            responses = (
-                generate_with_progress(self._backend, taken, "answers")
-                if watched
-                else self._backend.generate(taken)
-            )
+        if taken and sys.stderr.isatty():
+            responses = generate_with_progress(self._backend, taken, "answers")
+        elif taken:
+            responses = self._backend.generate(taken)
         for response in responses:
             if response.finish == "failed":
                 answers[response.key] = Unanswered(

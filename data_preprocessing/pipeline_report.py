@@ -96,10 +96,10 @@ class Tally:
             "".join(line for lines in self._lines.values() for line in lines),
         )
         write_json(folder / "report.json", report)
-        write_text(folder / "report.md", markdown(report))
+        write_text(folder / "report.md", format_report(report))
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def format_report(report: Mapping[str, Any]) -> str:
     """Return counts by source, meanings of the rules, and examples of removed rows."""
     sources = report["sources"]
     used = [

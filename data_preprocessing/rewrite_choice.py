@@ -201,9 +201,9 @@ def find_option(gold: str, choice: Choice) -> str | None:
 def parse_question(text: str) -> tuple[str, str] | None:
     """Return question and reason, one of them empty, or None if the answer has neither form."""
     match = _FORM.fullmatch(text.replace("\r\n", "\n"))
-    return (
-        None if match is None else ((match["question"] or "").strip(), (match["why"] or "").strip())
-    )
+    if match is None:
+        return None
+    return (match["question"] or "").strip(), (match["why"] or "").strip()
 
 
 def find_numbers(text: str) -> set[str]:
@@ -258,9 +258,8 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
         read = None if responses[0].finish == "length" else parse_question(responses[0].text)
         if read is None:
             # A fault of content says more than one of form.
-            removal = (
-                removal if removal.rule == "unfaithful" else Removal("malformed", responses[0].text)
-            )
+            if removal.rule != "unfaithful":
+                removal = Removal("malformed", responses[0].text)
             continue
         question, why = read
         if not question:

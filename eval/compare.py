@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import NONE, number, percent, score
+from eval.formats import NONE, format_number, format_percent, format_score
 from eval.published import find_differences
 from eval.results import FinishedRun, TaskRun, load_run
 from eval.statistics import compare_runs
@@ -123,21 +123,23 @@ def format_difference(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def _line(title: str, paired: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
+def _format_row(title: str, paired: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
     """Return a task's row of the table, with the columns of :data:`HEAD`."""
     if paired is None:
         return [title, NONE, NONE, *scores, "0", "0", "0"]
-    error = "" if paired["standard_error"] is None else f" ± {percent(paired['standard_error'])}"
-    ends = (
-        NONE
-        if paired["low"] is None
-        else f"{format_difference(paired['low'])} to {format_difference(paired['high'])}"
-    )
-    counts = map(number, (len(paired["gained"]), len(paired["lost"]), paired["problems"]))
-    return [title, format_difference(paired["difference"]) + error, ends, *scores, *counts]
+    difference = format_difference(paired["difference"])
+    if paired["low"] is None:
+        ends = NONE
+    else:
+        difference += f" ± {format_percent(paired['standard_error'])}"
+        ends = f"{format_difference(paired['low'])} to {format_difference(paired['high'])}"
+    counts = (len(paired["gained"]), len(paired["lost"]), paired["problems"])
+    return [title, difference, ends, *scores, *map(format_number, counts)]
 
 
-def comparison_page(result: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
+def build_comparison_page(
+    result: Mapping[str, Any], before: FinishedRun, after: FinishedRun
+) -> Page:
     """Return the comparison as a page: remarks, then a row of numbers for each task."""
     page = Page("Comparison of two runs")
     for which, run in (("First", before), ("Second", after)):
@@ -162,7 +164,11 @@ def comparison_page(result: Mapping[str, Any], before: FinishedRun, after: Finis
                 " out."
             )
         lines.append(
-            _line(task["title"], paired, [score(run.tasks[name].mean) for run in (before, after)])
+            _format_row(
+                task["title"],
+                paired,
+                [format_score(run.tasks[name].mean) for run in (before, after)],
+            )
         )
     if result["versions"]:
         pairs = (
@@ -195,7 +201,7 @@ def main(words: Sequence[str] | None = None) -> int:
     runs = (load_run(arguments.before), load_run(arguments.after))
     output = arguments.output
     comparison = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
-    text = comparison_page(comparison, *runs).markdown()
+    text = build_comparison_page(comparison, *runs).markdown()
     print(text)
     if output is not None:
         write_json(output / "compare.json", comparison)

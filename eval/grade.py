@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.grade_file import grade_file, verdict_table
+from eval.grade_file import format_verdicts, grade_file
 from eval.results import (
     PROBLEMS,
     RESPONSES,
@@ -44,7 +44,7 @@ from prime_ext.verifiers.sources import TaskVerifier
 def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """Judge all responses of a run's folder again, and measure again.
 
-    Returns what ``results.json`` now holds, and by task how many verdicts are not what they were.
+    Returns what ``results.json`` now holds, and how many verdicts of each task changed.
 
     Raises:
         RunError: the folder holds no results, or something in it is broken.
@@ -65,7 +65,7 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
-    """Judge a task and change its results. Returns how many verdicts are not what they were."""
+    """Judge a task and change its results. Returns how many verdicts changed."""
     path = folder / PROBLEMS
     n = task["decoding"]["n"]
     if not path.is_file():
@@ -121,7 +121,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.modules:
             for line in find_idle_verifiers(answer.data_source for answer in stored):
                 print(line, file=sys.stderr)
-        print(verdict_table(stored, verdicts))
+        print(format_verdicts(stored, verdicts))
         print(f"every response and verdict: {output}")
         return 0
     if options.data_source is not None:
@@ -129,7 +129,7 @@ def main(words: Sequence[str] | None = None) -> int:
     folder = options.run
     results, changed = regrade(folder)
     for name, number in changed.items():
-        print(f"{name}: {number} verdicts are not what they were")
+        print(f"{name}: {number} verdicts changed")
     return conclude(results, folder)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.formats import align_columns, interval, number, percent, score
+from eval.formats import align_columns, format_interval, format_number, format_percent, format_score
 from eval.statistics import average
 from eval.verdicts import CONCURRENCY, ask, make_verifier, verdict_fields
 from prime_ext.tasks.cells import read_cell
@@ -135,7 +135,7 @@ def grade_file(path: Path, data_source: str | None) -> tuple[Path, list[StoredRe
     return output, stored, fields
 
 
-def verdict_table(stored: Sequence[StoredResponse], fields: Sequence[Row]) -> str:
+def format_verdicts(stored: Sequence[StoredResponse], fields: Sequence[Row]) -> str:
     """Return the table of verdicts, a line for each data source; every problem counts the same."""
     lines = []
     for source in sorted({answer.data_source for answer in stored}):
@@ -156,14 +156,14 @@ def verdict_table(stored: Sequence[StoredResponse], fields: Sequence[Row]) -> st
         lines.append(
             [
                 source,
-                number(len(scores)),
-                number(len(judged)),
-                score(estimate),
-                interval(estimate),
-                number(counts[0]),
-                number(len(judged) - sum(counts) - failures),
-                percent(counts[1] / len(judged)),
-                number(failures),
+                format_number(len(scores)),
+                format_number(len(judged)),
+                format_score(estimate),
+                format_interval(estimate),
+                format_number(counts[0]),
+                format_number(len(judged) - sum(counts) - failures),
+                format_percent(counts[1] / len(judged)),
+                format_number(failures),
             ]
         )
     return align_columns([_HEAD, *lines])

@@ -40,7 +40,12 @@ from eval.prm_data import (
     read_problems,
     read_processbench,
 )
-from eval.prm_results import candidate_results, prm_report, prmbench_results, processbench_results
+from eval.prm_results import (
+    candidate_results,
+    format_prm_report,
+    prmbench_results,
+    processbench_results,
+)
 from eval.prm_scorers import (
     LAYOUTS,
     OVERLONG,
@@ -285,11 +290,10 @@ def run(arguments: argparse.Namespace) -> None:
     bench = arguments.task != "best-of-n"
     classifier = arguments.scorer == "classifier"
     items = _read(arguments)
-    responses = (
-        [item.response for item in items]
-        if bench
-        else [response for problem in items for response in problem.responses]
-    )
+    if bench:
+        responses = [item.response for item in items]
+    else:
+        responses = [response for problem in items for response in problem.responses]
     if not bench and all(len(response.steps) == 1 for response in responses):
         print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
     scorer = load_scorer(arguments, description)
@@ -306,10 +310,9 @@ def run(arguments: argparse.Namespace) -> None:
     with run_folder(folder, settings, "scores.settings.json"):
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
         if bench:
-            of_bench = (
-                processbench_results if arguments.task == "processbench" else prmbench_results
-            )
-            results, lines = of_bench(arguments, items, raw)
+            is_processbench = arguments.task == "processbench"
+            measure = processbench_results if is_processbench else prmbench_results
+            results, lines = measure(arguments, items, raw)
         else:
             results, lines = candidate_results(arguments, items, raw, description)
         options = {
@@ -323,8 +326,8 @@ def run(arguments: argparse.Namespace) -> None:
         }
         write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
         write_json_lines(folder / "items.jsonl", lines)
-        write_text(folder / "report.md", prm_report(results))
-    print(prm_report(results, short=True))
+        write_text(folder / "report.md", format_prm_report(results))
+    print(format_prm_report(results, short=True))
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
 
 

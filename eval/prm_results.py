@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.formats import percent
+from eval.formats import NONE, format_interval, format_percent
 from eval.prm_data import LabeledProblem, PrmBenchItem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
@@ -294,17 +294,15 @@ def _measure(
 # ---- reports -------------------------------------------------------------------------------------
 
 
-def _cell(estimate: Mapping[str, Any] | None, value: float | None = None) -> str:
+def _format_share(estimate: Mapping[str, Any] | None, value: float | None = None) -> str:
     """Format a share in percent with its 95 % interval."""
     if estimate is None:
-        return "-"
-    return (
-        f"{percent(estimate['value'] if value is None else value)} ({percent(estimate['low'])} to"
-        f" {percent(estimate['high'])})"
-    )
+        return NONE
+    share = estimate["value"] if value is None else value
+    return f"{format_percent(share)} ({format_interval(estimate)})"
 
 
-def prm_report(results: Mapping[str, Any], short: bool = False) -> str:
+def format_prm_report(results: Mapping[str, Any], short: bool = False) -> str:
     """Return the results of any task as Markdown; of candidates ``short`` shows six rows."""
     settings = results["settings"]
     task = results["task"]
@@ -345,14 +343,14 @@ def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
             [
                 split,
                 str(numbers["responses"]),
-                percent(numbers["error_accuracy"]),
-                percent(numbers["correct_accuracy"]),
-                _cell(numbers["f1_interval"], numbers["f1"]),
+                format_percent(numbers["error_accuracy"]),
+                format_percent(numbers["correct_accuracy"]),
+                _format_share(numbers["f1_interval"], numbers["f1"]),
                 f"{numbers['threshold']:.6g}",
             ]
             for split, numbers in results[mode]["splits"].items()
         ]
-        average = _cell(results[mode]["average_f1_interval"], results[mode]["average_f1"])
+        average = _format_share(results[mode]["average_f1_interval"], results[mode]["average_f1"])
         head = [
             "split",
             "responses",
@@ -381,14 +379,14 @@ def _add_prmbench(page: Page, results: Mapping[str, Any]) -> None:
             columns.get(kind, kind),
             str(numbers["responses"]),
             str(numbers["wrong_steps"]),
-            percent(numbers["f1"]),
-            percent(numbers["negative_f1"]) if numbers["wrong_steps"] else "-",
-            _cell(numbers["prm_score_interval"], numbers["prm_score"]),
+            format_percent(numbers["f1"]),
+            format_percent(numbers["negative_f1"]) if numbers["wrong_steps"] else NONE,
+            _format_share(numbers["prm_score_interval"], numbers["prm_score"]),
         ]
         for kind, numbers in results["classes"].items()
     ]
     rows += [
-        [f"mean of {name}", "", "", "", "", percent(value)]
+        [f"mean of {name}", "", "", "", "", format_percent(value)]
         for name, value in results["dimensions"].items()
     ]
     page.table(["class", "responses", "wrong steps", "F1", "negative F1", "PRMScore (95 %)"], rows)
@@ -396,8 +394,8 @@ def _add_prmbench(page: Page, results: Mapping[str, Any]) -> None:
         "Percent. F1 is that of right steps, negative F1 that of wrong steps, PRMScore their mean"
         " (F1 where no step is wrong); overall pools all steps. Step judged right: score above"
         f" {results['threshold']:g}, strictly; the best threshold for these labels,"
-        f" {best['threshold']:.6g}, would give {percent(best['prm_score'])} overall. Intervals"
-        f" resample responses {settings['resamples']} times."
+        f" {best['threshold']:.6g}, would give {format_percent(best['prm_score'])} overall."
+        f" Intervals resample responses {settings['resamples']} times."
     )
 
 
@@ -411,7 +409,7 @@ def _add_candidates(page: Page, results: Mapping[str, Any], short: bool) -> None
         return
     sizes = [str(n) for n in results["n"]]
     rows = [
-        [name, *(_cell(estimates[n]) for n in sizes)]
+        [name, *(_format_share(estimates[n]) for n in sizes)]
         for name, estimates in results["best_of_n"].items()
     ]
     if short:
@@ -428,7 +426,7 @@ def _add_candidates(page: Page, results: Mapping[str, Any], short: bool) -> None
     page.heading("Pairwise accuracy")
     pairs = results["pairwise_accuracy"].items()
     lines = [
-        [name, _cell(accuracy), str(accuracy["pairs"]) if accuracy else "0"]
+        [name, _format_share(accuracy), str(accuracy["pairs"]) if accuracy else "0"]
         for name, accuracy in pairs
     ]
     page.table(["score", "ordered correctly (95 %)", "pairs"], lines)

@@ -2,6 +2,7 @@
 """Published numbers, how a run differs from theirs, and the papers' tables with our columns."""
 
 import csv
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eval.formats import NONE, percent, score
+from eval.formats import NONE, format_percent, format_score
 from eval.results import FinishedRun
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS, Decoding
 from prime_ext.tasks.task_file import load_task, task_names
@@ -65,11 +66,9 @@ def find_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | Non
     summary = entry["summary"]
     if metric == "macro_f1":
         value = (entry["choice"] or {}).get(metric)
-        return (
-            None
-            if value is None
-            else {"value": value, "standard_error": None, "low": None, "high": None}
-        )
+        if value is None:
+            return None
+        return {"value": value, "standard_error": None, "low": None, "high": None}
     mean = f"avg@{summary['samples_per_problem']}"
     return summary["scores"].get(mean if metric in CHOICE_METRICS else metric)
 
@@ -118,7 +117,7 @@ def list_known_differences(
     return words if rows == problems else [*words, f"{problems:,} problems, published {rows:,}"]
 
 
-def find_best_published(entry: Mapping[str, Any], model: str) -> str:
+def format_best_published(entry: Mapping[str, Any], model: str) -> str:
     """Return the published number that fits a run best: its ``avg@n``, else single responses.
 
     It is that of the model that ran, else the highest score.
@@ -147,7 +146,7 @@ def find_best_published(entry: Mapping[str, Any], model: str) -> str:
     return f"{values[name]:.1f} ({name})" + (f" {best['metric']}" if other else "")
 
 
-def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
+def build_paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     """Return a published table with a column for each run, and averages of complete columns."""
     paper = PAPERS[name]
     tasks = {task: load_task(task) for task in paper.tasks}
@@ -172,10 +171,10 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
         for task, reference in published.items()
     }
     rows = [
-        [loaded.title, *map(score, ours[task]), *map(_format_value, theirs[task])]
+        [loaded.title, *map(format_score, ours[task]), *map(_format_value, theirs[task])]
         for task, loaded in tasks.items()
     ]
-    means = [average_tasks(column) for column in zip(*ours.values(), strict=True)]
+    means = [format_average(column) for column in zip(*ours.values(), strict=True)]
     their_means = [
         None if None in column else sum(column) / len(column)
         for column in zip(*theirs.values(), strict=True)
@@ -222,15 +221,13 @@ def _format_value(value: float | None) -> str:
     return NONE if value is None else f"{value:.1f}"
 
 
-def average_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
+def format_average(estimates: Sequence[Mapping[str, Any] | None]) -> str:
     """Return the mean score of disjoint tasks ± its standard error; a dash if one is missing."""
     there = [estimate for estimate in estimates if estimate is not None]
     if not there or len(there) < len(estimates):
         return NONE
+    mean = format_percent(sum(estimate["value"] for estimate in there) / len(there))
     errors = [estimate["standard_error"] for estimate in there]
-    error = (
-        ""
-        if None in errors
-        else f" ± {percent(sum(task_error**2 for task_error in errors) ** 0.5 / len(there))}"
-    )
-    return percent(sum(estimate["value"] for estimate in there) / len(there)) + error
+    if None in errors:
+        return mean
+    return f"{mean} ± {format_percent(math.hypot(*errors) / len(there))}"

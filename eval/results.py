@@ -78,11 +78,9 @@ def read_results(folder: Path) -> dict[str, Any]:
     path = folder / RESULTS
     if not path.is_file():
         begun = any(folder.glob(f"*/{RESPONSES}"))
-        why = (
-            "the run is not finished; start it again and it goes on"
-            if begun
-            else "give the --output of eval.run"
-        )
+        why = "give the --output of eval.run"
+        if begun:
+            why = "the run is not finished; start it again and it goes on"
         raise RunError(f"{folder} has no {RESULTS}: {why}")
     results = parse_object(path.read_bytes(), str(path))
     if results.get("format") != FORMAT:
@@ -150,9 +148,9 @@ def load_run(folder: Path) -> FinishedRun:
     """Read a run. Raises ``RunError``: it is absent, broken, contradictory, of another format."""
     results = read_results(folder)
     timing = folder / TIMING
-    spent = (
-        parse_object(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
-    )
+    spent: Mapping[str, Any] = {}
+    if timing.is_file():
+        spent = parse_object(timing.read_bytes(), str(timing)).get("tasks", {})
     tasks = {}
     try:
         for name, entry in results["tasks"].items():

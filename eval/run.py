@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 
 from eval.evaluation_plan import ALL, GROUPS, TaskPlan, plan_tasks, read_changes
 from eval.published import read_references
-from eval.report import summary_table, write_report
+from eval.report import format_summary, write_report
 from eval.results import (
     FAILED,
     FORMAT,
@@ -45,7 +45,7 @@ from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
 from prime_ext.config.checks import SettingsError, unescape
 from prime_ext.config.modules import add_modules_argument, import_modules
-from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
+from prime_ext.generate.backend import Backend, BackendError, Response, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.tasks.task_file import load_task, task_names
@@ -228,13 +228,11 @@ def generate(planned: TaskPlan, backend: Backend, responses: LineFile) -> int:
     keys = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in keys.values()]
     failed: dict[Any, Row] = {}
-    responding = (
-        generate_with_progress(backend, requests, planned.name, len(responses.rows))
-        if requests
-        else ()
-    )
+    made: Iterable[Response] = ()
+    if requests:
+        made = generate_with_progress(backend, requests, planned.name, len(responses.rows))
     with responses:
-        for response in responding:
+        for response in made:
             problem, sample = keys.pop(response.key)
             values = {key: value for key, value in asdict(response).items() if key != "key"}
             row = {
@@ -284,7 +282,7 @@ def list_tasks() -> None:
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
     """Write the report, print the summary and the files' places; return 1 if responses failed."""
     report = write_report(folder)
-    print(summary_table(load_run(folder)))
+    print(format_summary(load_run(folder)))
     failed = sum(task["failed_responses"] for task in results["tasks"].values())
     if failed:
         print(f"{failed} responses FAILED and are in no mean; the same command tries them again")

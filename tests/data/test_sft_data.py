@@ -12,7 +12,7 @@ from told import conversed, get_rows, removed, rl_row, server_words
 from data_preprocessing import sft_data
 from data_preprocessing.model_stage import extract_problem
 from data_preprocessing.sft_data import RULES, problem_row, read_gold
-from data_preprocessing.sft_forms import TEACHER_PROMPT, read_actions, read_chain, write_chain
+from data_preprocessing.sft_forms import TEACHER_PROMPT, format_chain, read_actions, read_chain
 from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import write_json_lines
@@ -92,7 +92,7 @@ CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1
     st.integers(1, 9),
 )
 def test_what_is_written_is_read_back(steps, option):
-    chain = write_chain(steps, option)
+    chain = format_chain(steps, option)
     assert read_chain(chain) == chain
     assert (
         read_chain(

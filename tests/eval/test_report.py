@@ -10,7 +10,7 @@ from eval_runs import make_run
 
 from eval.compare import format_difference
 from eval.compare import main as compare_main
-from eval.formats import interval, percent, score
+from eval.formats import format_interval, format_percent, format_score
 from eval.published import read_references
 from eval.report import main, write_report
 from eval.results import load_run
@@ -68,7 +68,10 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
             [name, *_told(own), str(own["left_out"])] for name, own in summary["scores"].items()
         ]
         parts = [part for parts in summary["groups"].values() for part in parts.items()]
-        named += [[value, score(own), interval(own), str(own["problems"])] for value, own in parts]
+        named += [
+            [value, format_score(own), format_interval(own), str(own["problems"])]
+            for value, own in parts
+        ]
         named += [
             ["response tokens per second", "123.4"],
             ["median length", f"{summary['tokens']['median']:,}"],
@@ -83,8 +86,8 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
     ]
     told += [
         f"{summary['tokens']['mean']:,.1f}",
-        percent(summary["truncated"]),
-        percent(summary["no_answer"]),
+        format_percent(summary["truncated"]),
+        format_percent(summary["no_answer"]),
     ]
     assert ["MATH-500", *told, str(summary["grader_failures"]), "1"] in rows
     for setting in (

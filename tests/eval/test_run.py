@@ -372,7 +372,7 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert get_bytes(out) | {"results.json": b""} == before | {"results.json": b""}
     monkeypatch.setattr(grade, "make_verifier", lambda grader: Generous())
     assert grade.main(["--run", str(out)]) == 0
-    assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
+    assert "sums: 48 verdicts changed" in capsys.readouterr().out
     assert get_score(out, "sums", "avg@4") == 1 and get_score(out, "functions", "pass@4") == 1
     assert (out / "sums" / "responses.jsonl").read_bytes() == before["sums/responses.jsonl"]
     # The run itself leaves the new verdicts alone, and says with what they were made.
