@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-StepScores = Sequence[float] | None
+from eval.intervals import compute_percentiles, resample
+
 # One score of a response from those of its steps.
 AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
     "min": np.min,
@@ -26,30 +27,10 @@ AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
 }
 
 
-def compute_interval(values: np.ndarray) -> dict[str, float]:
-    """Return the standard error and the 95 % interval that resampled values span."""
-    low, high = np.percentile(values, [2.5, 97.5])
-    return {"standard_error": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
-
-
-def resample(n: int, resamples: int, seed: int) -> np.ndarray:
-    """Return indices of ``n`` items, drawn with replacement, one row for each resample."""
-    return np.random.default_rng(seed).integers(0, n, (resamples, n))
-
-
-def mean_interval(values: Sequence[float], resamples: int, seed: int) -> dict[str, float]:
-    """Return ``value``, the mean over problems, with its bootstrap interval."""
-    array = np.array(values, dtype=float)
-    return {
-        "value": float(array.mean()),
-        **compute_interval(array[resample(len(array), resamples, seed)].mean(1)),
-    }
-
-
 # ---- ProcessBench (arXiv 2412.06559) -------------------------------------------------------------
 
 
-def find_error(scores: StepScores, threshold: float) -> int | None:
+def find_error(scores: Sequence[float] | None, threshold: float) -> int | None:
     """Return the first step scored strictly below the threshold, else -1; None without scores."""
     if scores is None:
         return None
@@ -80,7 +61,7 @@ def score_processbench(
     }
 
 
-def _find_descents(scores: StepScores) -> list[tuple[float, int]]:
+def _find_descents(scores: Sequence[float] | None) -> list[tuple[float, int]]:
     """Return score and number of the steps that have a lower score than all before them."""
     # Only these steps can be the first below a threshold.
     descents = []
@@ -92,7 +73,9 @@ def _find_descents(scores: StepScores) -> list[tuple[float, int]]:
     return descents
 
 
-def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[float, float]:
+def fit_threshold(
+    scores: Sequence[Sequence[float] | None], labels: Sequence[int]
+) -> tuple[float, float]:
     """Return the threshold with the best F1 on these responses, and that F1.
 
     All thresholds are tried, not a grid: the predictions change only where the threshold passes a
@@ -214,7 +197,7 @@ def pairwise_accuracy(
     value = float(table[:, 0].sum() / table[:, 1].sum())
     return {
         "value": value,
-        **compute_interval(sums[:, 0] / sums[:, 1]),
+        **compute_percentiles(sums[:, 0] / sums[:, 1]),
         "pairs": sum(n for _, n in counts),
     }
 

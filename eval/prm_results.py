@@ -11,20 +11,18 @@ from typing import Any
 import numpy as np
 
 from eval.formats import NONE, format_interval, format_percent
+from eval.intervals import compute_percentiles, resample, resample_mean
 from eval.prm_data import LabeledProblem, PrmBenchItem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
-    compute_interval,
     compute_prm_score,
     count_ordered_pairs,
     count_steps,
     find_best_prm_score,
     find_error,
     fit_threshold,
-    mean_interval,
     pairwise_accuracy,
-    resample,
     resample_f1,
     score_processbench,
 )
@@ -102,7 +100,7 @@ def processbench_results(
             samples.append(resample_f1(predictions, labels, arguments.resamples, arguments.seed))
             by_split[split] = {
                 **score_processbench(predictions, labels),
-                "f1_interval": compute_interval(samples[-1]),
+                "f1_interval": compute_percentiles(samples[-1]),
                 "threshold": threshold_of[split],
                 "responses": len(rows),
                 "erroneous": sum(label != -1 for label in labels),
@@ -113,7 +111,7 @@ def processbench_results(
         results[mode] = {
             "splits": by_split,
             "average_f1": float(np.mean([split["f1"] for split in by_split.values()])),
-            "average_f1_interval": compute_interval(average),
+            "average_f1_interval": compute_percentiles(average),
         }
     results["protocol"]["threshold"] = protocol
     lines = []
@@ -151,7 +149,7 @@ def prmbench_results(
         )
         classes[kind] = {
             **{name: float(value) for name, value in compute_prm_score(count_X4.sum(0)).items()},
-            "prm_score_interval": compute_interval(samples["prm_score"]),
+            "prm_score_interval": compute_percentiles(samples["prm_score"]),
             "responses": len(count_X4),
             "steps": int(count_X4.sum()),
             "wrong_steps": int(count_X4[:, 2:].sum()),
@@ -280,7 +278,7 @@ def _measure(
                 compute_best_of(scores, problem.correct, n) for scores, problem in zipped
             ]
         for name, values in columns.items():
-            table.setdefault(name, {})[str(n)] = mean_interval(values, *how)
+            table.setdefault(name, {})[str(n)] = resample_mean(values, *how)
     ahead = {}
     for name, problem_scores in by_problem.items():
         counts = [

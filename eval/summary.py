@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eval.results import Key
-from eval.statistics import Estimate, average, build_equality, majority_at_k, pass_at_k
+from eval.statistics import Estimate, Scores, average, build_equality, majority_at_k, pass_at_k
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.run_store import Row
-
-Scores = list[float | None]
 
 
 def measure(

@@ -21,19 +21,18 @@ from transformers import (
     Gemma2ForCausalLM,
 )
 
+from eval.intervals import compute_percentiles, resample_mean
 from eval.prm import main, parser
 from eval.prm_data import LabeledResponse, read_prmbench, read_processbench, split_response
 from eval.prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
-    compute_interval,
     compute_prm_score,
     count_ordered_pairs,
     count_steps,
     find_best_prm_score,
     find_error,
     fit_threshold,
-    mean_interval,
     pairwise_accuracy,
     resample_f1,
     score_processbench,
@@ -107,10 +106,10 @@ def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
 def test_intervals():
     labels = [0] * 50 + [-1] * 50
     predictions = [0] * 40 + [-1] * 60
-    interval = compute_interval(resample_f1(predictions, labels, 500, 0))
+    interval = compute_percentiles(resample_f1(predictions, labels, 500, 0))
     assert interval["low"] < score_processbench(predictions, labels)["f1"] < interval["high"]
     assert interval["standard_error"] == pytest.approx(0.035, abs=0.01)
-    mean = mean_interval([0.0, 1.0] * 50, 2000, 0)
+    mean = resample_mean([0.0, 1.0] * 50, 2000, 0)
     assert mean["value"] == 0.5 and mean["standard_error"] == pytest.approx(0.05, rel=0.1)
 
 
