@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import build_parser, fill_folder, parse_files, program
+from data_preprocessing.command import add_files_argument, fill_folder, parse_files, program
 from data_preprocessing.problem_sources import parse_rows
 from data_preprocessing.text_similarity import find_near_groups
 from prime_ext.step_rm.question_split import pick_split
@@ -34,6 +34,15 @@ from prime_ext.tasks.benchmark_task import SPLITS, BenchmarkProblem, Task
 from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import source_files
+from prime_ext.utils.arguments import (
+    SHARE,
+    add_data_argument,
+    add_output_argument,
+    add_prompt_argument,
+    add_seed_argument,
+    add_tasks_argument,
+    build_parser,
+)
 from prime_ext.utils.files import write_json
 from prime_ext.utils.rows import BadRow, SourceError
 
@@ -157,9 +166,7 @@ def choice_row(row: SourceRow, prompt: str, extra: Mapping[str, Any]) -> dict[st
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Convert and write all files or none. Returns the report."""
-    if not (
-        options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1
-    ):
+    if options.validation + options.test >= 1:
         raise SourceError(
             f"--validation {options.validation} and --test {options.test} must add up to less"
             " than 1"
@@ -215,8 +222,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "groups_on_several_sides": sum(len(outputs) > 1 for outputs in sides.values()),
     }
     names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
-    refuse_leftovers(options.output_dir, names)
-    with fill_folder(options.output_dir) as hidden:
+    refuse_leftovers(options.output, names)
+    with fill_folder(options.output) as hidden:
         write_json(hidden / "report.json", report)
         for name in names:
             of_output = enumerate((row, group) for row, group, output in rows if output == name)
@@ -230,18 +237,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 @program("numeric_reasoning")
 def main(words: Sequence[str] | None = None) -> int:
-    top = build_parser("numeric_reasoning", __doc__)
-    top.add_argument(
-        "--tasks", nargs="+", help=f"default: those of --input, else {' '.join(TASKS)}"
-    )
-    about = "local files; repeatable"
-    top.add_argument(
-        "--input", nargs="+", action="extend", default=[], metavar="TASK[:SPLIT]=FILE", help=about
-    )
-    top.add_argument(
-        "--data-dir", type=Path, help="folder with the files that the tasks name under source.local"
-    )
-    top.add_argument("--output-dir", type=Path, required=True)
+    top = build_parser("data numeric-reasoning", __doc__)
+    add_tasks_argument(top, f"default: those of --input, else {' '.join(TASKS)}")
+    add_files_argument(top, "TASK", "local files; repeatable")
+    add_data_argument(top)
+    add_output_argument(top, "of the rows and the report")
     about = (
         "hashed: near-duplicates and shared premises stay together (default); official: as the"
         " files are; test: all"
@@ -250,11 +250,11 @@ def main(words: Sequence[str] | None = None) -> int:
         "--splits", choices=("hashed", "official", "test"), default="hashed", help=about
     )
     top.add_argument(
-        "--validation", type=float, default=0.0, help="share of the groups (default: 0)"
+        "--validation", type=SHARE, default=0.0, help="share of the groups (default: 0)"
     )
-    top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
-    top.add_argument("--seed", type=int, default=0, help="of the split")
-    top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
+    top.add_argument("--test", type=SHARE, default=0.2, help="share of the groups (default: 0.2)")
+    add_seed_argument(top, "the split")
+    add_prompt_argument(top)
     for name, counts in run(top.parse_args(words))["tasks"].items():
         written = ", ".join(
             f"{output} {labels.total()}" for output, labels in sorted(counts["written"].items())

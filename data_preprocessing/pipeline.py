@@ -41,7 +41,7 @@ from data_preprocessing.check_solutions import CheckSolutions
 from data_preprocessing.code_rules import CodeRules, CodeTests
 from data_preprocessing.code_sources import CODE_SOURCES
 from data_preprocessing.command import (
-    build_parser,
+    add_files_argument,
     fill_folder,
     parse_files,
     print_sources,
@@ -65,6 +65,7 @@ from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.tasks.value_types import LISTED
+from prime_ext.utils.arguments import SHARE_ABOVE_0, add_output_argument, build_parser
 from prime_ext.utils.rows import BadRow, SourceError
 
 SOURCES: dict[str, ProblemSource] = {
@@ -316,28 +317,22 @@ def _build_report(
 def main(words: Sequence[str] | None = None) -> int:
     stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
-    top = build_parser("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
+    top = build_parser("data pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
     top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
     top.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9"
     )
     about = "local files; repeatable; the other sources of the settings are left out"
-    top.add_argument(
-        "--input", nargs="+", action="extend", default=[], metavar="SOURCE[:SPLIT]=FILE", help=about
-    )
+    add_files_argument(top, "SOURCE", about)
     top.add_argument("--source", metavar="NAME", help="data source of all rows: math/NAME")
     about = (
         "share of the training rows that stay, such as 0.9; the others are for testing (default: 1)"
     )
-    top.add_argument("--split", type=float, default=1.0, metavar="SHARE", help=about)
-    top.add_argument("--output-dir", type=Path, required=True)
+    top.add_argument("--split", type=SHARE_ABOVE_0, default=1.0, metavar="SHARE", help=about)
+    add_output_argument(top, "of the rows and the reports")
     options = top.parse_intermixed_args(words)
-    if not 0 < options.split <= 1:
-        top.error(f"--split {options.split} must be above 0 and at most 1")
     settings = load_settings(options.settings, options.overrides)
-    paths = run(
-        settings, options.output_dir, parse_files(options.input), options.source, options.split
-    )
+    paths = run(settings, options.output, parse_files(options.input), options.source, options.split)
     return validate.main(list(map(str, paths)))
 
 

@@ -23,10 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from data_preprocessing import validate
-from data_preprocessing.command import build_parser, fill_folder, positive, program
+from data_preprocessing.command import fill_folder, program
 from prime_ext.tasks.gym_problems import PREFIX, generate, read_task
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers, rl_row, write_rows
 from prime_ext.tasks.task_file import load_task
+from prime_ext.utils.arguments import (
+    COUNT,
+    add_output_argument,
+    add_prompt_argument,
+    add_seed_argument,
+    build_parser,
+)
 from prime_ext.utils.rows import SourceError
 
 
@@ -107,31 +114,28 @@ def run(options: Any) -> list[Path]:
         counts = {split: shares[split][number] for split in sizes}
         for split, made in make_rows(text, counts, options.prompt, options.seed).items():
             rows[split] += made
-    refuse_leftovers(options.output_dir, list(sizes))
-    with fill_folder(options.output_dir) as hidden:
+    refuse_leftovers(options.output, list(sizes))
+    with fill_folder(options.output) as hidden:
         for split, made in rows.items():
             random.Random(options.seed).shuffle(made)
             for index, row in enumerate(made):
                 row["extra_info"]["index"] = index
             write_rows(hidden / f"{split}.parquet", MATH_SCHEMA, made)
-    return [options.output_dir / f"{split}.parquet" for split in ("train", "test")]
+    return [options.output / f"{split}.parquet" for split in ("train", "test")]
 
 
 @program("reasoning_gym")
 def main(words: Sequence[str] | None = None) -> int:
-    top = build_parser("reasoning_gym", __doc__)
+    top = build_parser("data reasoning-gym", __doc__)
     top.add_argument("tasks", nargs="+", metavar="TASK[=WEIGHT]")
     top.add_argument("--set", nargs="+", action="extend", default=[], metavar="[TASK.]NAME=VALUE")
+    top.add_argument("--size", type=COUNT, default=2000, help="training problems (default: 2000)")
     top.add_argument(
-        "--size", type=positive, default=2000, help="training problems (default: 2000)"
+        "--test-size", type=COUNT, default=256, help="held-out problems (default: 256)"
     )
-    top.add_argument(
-        "--test-size", type=positive, default=256, help="held-out problems (default: 256)"
-    )
-    top.add_argument("--seed", type=int, default=0)
-    about = "default asks for a box; question has the question alone"
-    top.add_argument("--prompt", default="default", help=about)
-    top.add_argument("--output-dir", type=Path, required=True)
+    add_seed_argument(top, "the problems")
+    add_prompt_argument(top, "default asks for a box; question has the question alone")
+    add_output_argument(top, "of both files")
     return validate.main([*map(str, run(top.parse_args(words)))])
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from data_preprocessing.command import positive, program
+from data_preprocessing.command import program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
@@ -32,6 +32,7 @@ from data_preprocessing.model_stage import (
 )
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
+from prime_ext.utils.arguments import COUNT
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=2048)
@@ -290,7 +291,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("rewrite_choice", __doc__, SAMPLING)
     top.add_argument(
         "--tries",
-        type=positive,
+        type=COUNT,
         default=TRIES,
         help=f"answers per problem at most (default: {TRIES})",
     )

@@ -10,7 +10,6 @@ is the reference. The thresholds are options; their defaults are a clear majorit
 Rows of other verifiers than the math verifier pass. The stage queries no model.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from data_preprocessing.command import program
 from data_preprocessing.model_stage import Outcome, Row, run_stage, stage_parser
 from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import Votes
+from prime_ext.utils.arguments import SHARE
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import find_source
 
@@ -72,18 +72,12 @@ def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> O
     return find_reason(votes, min_solvable, min_agreement) or [row]
 
 
-def _share(word: str) -> float:
-    if not 0 <= float(word) <= 1:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {word}")
-    return float(word)
-
-
 @program("selection")
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("selection", __doc__)
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree")):
         about = f"share of a model's solutions that must {what} (default: %(default)s)"
-        top.add_argument(f"--min-{name}", type=_share, default=0.6, help=about)
+        top.add_argument(f"--min-{name}", type=SHARE, default=0.6, help=about)
     options = top.parse_args(words)
     shares = {name: getattr(options, name) for name in ("min_solvable", "min_agreement")}
 

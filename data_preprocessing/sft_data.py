@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import positive, program
+from data_preprocessing.command import program
 from data_preprocessing.dialogues import Ask, Dialogue, Messages
 from data_preprocessing.grading import Judge, check_gold
 from data_preprocessing.math_sources import gsm8k_row, read_solved
@@ -53,6 +53,7 @@ from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.tasks.value_types import is_whole
+from prime_ext.utils.arguments import COUNT
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import UnknownSource, find_source
@@ -292,14 +293,14 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     top.add_argument(
         "--responses",
-        type=positive,
+        type=COUNT,
         default=1,
         help="different ones per problem at most (default: 1)",
     )
     top.add_argument(
-        "--tries", type=positive, default=4, help="answers per response at most (default: 4)"
+        "--tries", type=COUNT, default=4, help="answers per response at most (default: 4)"
     )
-    top.add_argument("--min-steps", type=positive, default=2, help="of a chain (default: 2)")
+    top.add_argument("--min-steps", type=COUNT, default=2, help="of a chain (default: 2)")
     about = "of actions: the short prompt of RL (actions, default), none, or a text file"
     top.add_argument("--system-prompt", default="actions", help=about)
     options = top.parse_args(words)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
-from data_preprocessing.command import build_parser, program
+from data_preprocessing.command import program
 from data_preprocessing.grading import Judges
 from data_preprocessing.stages import show_progress
 from prime_ext.config.modules import add_modules_argument, import_modules
@@ -37,6 +37,7 @@ from prime_ext.tasks.rl_rows import (
     row_faults,
 )
 from prime_ext.tasks.value_types import Text
+from prime_ext.utils.arguments import COUNT, build_parser
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_source, register_source
@@ -213,20 +214,18 @@ def find_idle_patterns(patterns: Sequence[str], data_sources: Iterable[str]) -> 
 
 @program("validate")
 def main(words: Sequence[str] | None = None) -> int:
-    top = build_parser("validate", __doc__)
+    top = build_parser("data validate", __doc__)
     top.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together"
     )
     top.add_argument("--tokenizer", help="folder or hub id; without it lengths are in characters")
-    top.add_argument("--max-prompt-length", type=int, help="tokens that a prompt may have")
+    top.add_argument("--max-prompt-length", type=COUNT, help="tokens that a prompt may have")
     about = "tasks of further data sources, as in training"
     top.add_argument("--sources", nargs="+", default=[], metavar="PATTERN=TASK", help=about)
     add_modules_argument(top)
     options = top.parse_args(words)
-    if options.max_prompt_length is not None and (
-        options.tokenizer is None or options.max_prompt_length < 1
-    ):
-        top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
+    if options.max_prompt_length is not None and options.tokenizer is None:
+        top.error("--max-prompt-length needs --tokenizer")
     import_modules(options.modules)
     patterns = []
     for word in options.sources:

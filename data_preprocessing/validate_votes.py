@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import positive, program
+from data_preprocessing.command import program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.model_stage import (
@@ -37,6 +37,7 @@ from data_preprocessing.model_stage import (
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
+from prime_ext.utils.arguments import COUNT
 from prime_ext.verifiers.math.answer_extraction import extract_answer
 from prime_ext.verifiers.sources import find_source
 
@@ -152,7 +153,7 @@ def _set_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("validate_votes", __doc__, SAMPLING)
     top.add_argument(
-        "--solutions", type=positive, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})"
+        "--solutions", type=COUNT, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})"
     )
     options = top.parse_args(words)
     settings = {"solutions": options.solutions}

@@ -8,7 +8,6 @@ Differences are the second run minus the first. Runs with other problems are nev
 decoding or prompts only on request, and the reports name them.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from eval.formats import NONE, format_number, format_percent, format_score
 from eval.published import find_differences
 from eval.results import FinishedRun, TaskRun, load_run
 from eval.statistics import compare_runs
+from prime_ext.utils.arguments import add_output_argument, build_parser
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import RunError, command
@@ -183,14 +183,10 @@ def build_comparison_page(
 
 @command("compare", OSError)
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="eval.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = build_parser("eval-compare", __doc__)
     parser.add_argument("before", type=Path, metavar="RUN_A", help="folder that eval.run wrote")
     parser.add_argument("after", type=Path, metavar="RUN_B", help="the same of the other model")
-    parser.add_argument("--output", type=Path, help="folder for the reports")
+    add_output_argument(parser, "of the reports", required=False)
     parser.add_argument(
         "--allow-decoding", action="store_true", help="compare although the decoding differs"
     )

@@ -107,7 +107,7 @@ def plan_tasks(options: argparse.Namespace) -> list[TaskPlan]:
         name, decoding = choose_decoding(task, options.decoding, read_changes(options))
         try:
             if loaded is None:
-                loaded = load_problems(task, options.data, options.split)
+                loaded = load_problems(task, options.data_dir, options.split)
         except SourceError as error:
             if not options.skip_missing:
                 raise
@@ -140,7 +140,7 @@ def _name_split(task: Task, options: argparse.Namespace) -> str:
     """Return the split of a task that is evaluated; ``all`` for a file of rows."""
     if task.source == BenchmarkSource():
         return "all"
-    return options.split or choose_default_split(task, local=options.data is not None)
+    return options.split or choose_default_split(task, local=options.data_dir is not None)
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:

@@ -13,7 +13,6 @@ and data_source, which selects the verifier, unless --data-source does. Rows wit
 parquet. FILE.graded.jsonl gets the rows with verdict, score, extracted, grader_failure, detail.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade,
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.tasks.rl_rows import find_idle_verifiers
+from prime_ext.utils.arguments import build_parser
 from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
@@ -104,9 +104,7 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
 
 @command("grade", SettingsError)
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser("eval-grade", __doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--run", type=Path, help="folder of eval.run")
     what.add_argument("--input", type=Path, metavar="FILE", help="rows with gold and response")

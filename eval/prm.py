@@ -24,7 +24,6 @@ scores.jsonl. The same command goes on where it was interrupted; no response is 
 
 import argparse
 import json
-import math
 import random
 import re
 import sys
@@ -63,6 +62,14 @@ from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.description import FILE as STEP_RM_FILE
 from prime_ext.step_rm.scorers.local import StepClassifier, device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.arguments import (
+    COUNT,
+    COUNT_FROM_2,
+    POSITIVE,
+    add_output_argument,
+    add_seed_argument,
+    build_parser,
+)
 from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.run_store import Row, RunError, command, run_folder
@@ -76,14 +83,12 @@ DEFAULT_COEFFICIENT = 0.001
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    top = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    top = build_parser("eval-prm", __doc__)
     tasks = top.add_subparsers(dest="task", required=True)
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
     add("--model", required=True, help="the PRM: a folder or a name on the hub")
-    add("--output", required=True, type=Path, help="folder of the results")
+    add_output_argument(common, "of the results")
     add(
         "--scorer",
         choices=SCORERS,
@@ -94,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
         help="reference of an implicit PRM, or none; default: what it was trained with",
     )
     coefficient = f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}"
-    add("--coefficient", type=float, help=coefficient)
+    add("--coefficient", type=POSITIVE, help=coefficient)
     add(
         "--step-score",
         default="prefix",
@@ -127,13 +132,13 @@ def parser() -> argparse.ArgumentParser:
         metavar=("RIGHT", "WRONG"),
         help="of a causal model as the classifier: + and -",
     )
-    add("--max-length", type=int, help="tokens; default: what the model's positions allow")
-    add("--batch-tokens", type=int, default=8192, help="padded tokens in a batch")
+    add("--max-length", type=COUNT_FROM_2, help="tokens; default: what the model's positions allow")
+    add("--batch-tokens", type=COUNT, default=8192, help="padded tokens in a batch")
     add("--device", help="default: cuda if there is one")
     add("--dtype", help="default: float32 on the CPU, bfloat16 elsewhere")
     add("--trust-remote-code", action="store_true")
-    add("--resamples", type=int, default=1000, help="of problems, for intervals")
-    add("--seed", type=int, default=0)
+    add("--resamples", type=COUNT_FROM_2, default=1000, help="of problems, for intervals")
+    add_seed_argument(common, "random samples and resamples")
 
     add = tasks.add_parser(
         "processbench", parents=[common], help="F1 of finding the first wrong step"
@@ -141,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
     add("--splits", default=",".join(SPLITS), help="comma-separated")
     add("--threshold-split", default="gsm8k", help="where the threshold is chosen")
-    add("--limit", type=int, help="only this many random responses of each split, to try it out")
+    add("--limit", type=COUNT, help="only this many random responses of each split, to try it out")
 
     add = tasks.add_parser(
         "prmbench", parents=[common], help="PRMScore of judging each step"
@@ -152,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         help="steps with a higher score are right; default: 0.5, for implicit PRMs 0",
     )
-    add("--limit", type=int, help="only this many random responses, to try it out")
+    add("--limit", type=COUNT, help="only this many random responses, to try it out")
 
     add = tasks.add_parser(
         "best-of-n", parents=[common], help="choosing among candidates"
@@ -164,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
         help="regular expression of what separates steps of a text",
     )
     add("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
-    add("--limit", type=int, help="only this many random problems")
+    add("--limit", type=COUNT, help="only this many random problems")
     return top
 
 
@@ -208,13 +213,6 @@ def load_scorer(
 
 def complete(arguments: argparse.Namespace) -> Row:
     """Fill in missing arguments from the PRM's description; return that. Raises ``RunError``."""
-    for name in ("batch_tokens", "resamples", "limit", "max_length"):
-        value = getattr(arguments, name, None)
-        if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
-            raise RunError(f"--{name.replace('_', '-')} {value} is too small")
-    coefficient = arguments.coefficient
-    if coefficient is not None and not 0 < coefficient < math.inf:
-        raise RunError(f"--coefficient {coefficient} must be above 0")
     try:
         re.compile(getattr(arguments, "steps_end", ""))
     except re.error as error:

@@ -6,7 +6,6 @@ python -m eval.report RUN [RUN ...] --table prime    print table 1 of the PRIME 
 python -m eval.report RUN [RUN ...] --table pspo     print the table of PSPO, with ours
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from eval.published import (
     list_known_differences,
 )
 from eval.results import FinishedRun, TaskRun, load_run
+from prime_ext.utils.arguments import build_parser
 from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, join_lines
 from prime_ext.utils.run_store import Row, RunError, command
@@ -210,11 +210,7 @@ def write_report(folder: Path) -> Path:
 
 @command("report")
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="eval.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = build_parser("eval-report", __doc__)
     parser.add_argument("run", nargs="+", type=Path, help="folder that eval.run wrote")
     parser.add_argument("--table", choices=sorted(PAPERS), help="only print this paper's table")
     arguments = parser.parse_args(words)

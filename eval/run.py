@@ -21,7 +21,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,66 +48,62 @@ from prime_ext.generate.backend import Backend, BackendError, Response, generate
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.utils.arguments import (
+    COUNT,
+    WHOLE,
+    add_data_argument,
+    add_output_argument,
+    add_prompt_argument,
+    add_sampling_arguments,
+    add_seed_argument,
+    add_tasks_argument,
+    build_parser,
+)
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
 
 
-def _number(
-    kind: Callable[[str], float], low: float, high: float, what: str
-) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        with suppress(ValueError):
-            if low <= (value := kind(text)) <= high:
-                return value
-        raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
-
-    return read
-
-
-_COUNT = _number(int, 1, 10**9, "a whole number from 1")
-_WHOLE = _number(int, 0, 10**9, "a whole number from 0")
-
-
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m eval.run",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = build_parser("eval", __doc__)
     measured = top.add_argument_group("what is measured")
     add = measured.add_argument
     names = (
         "names, reasoning_gym:TASK, files of tasks (.yaml) or of RL rows (.parquet, .jsonl), or"
         f" {', '.join([*GROUPS, ALL])}"
     )
-    add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
+    add_tasks_argument(measured, names)
     add_modules_argument(measured)
     add("--list", action="store_true", help="list all tasks and end")
-    add("--data", type=Path, help="folder with local files; default: the Hugging Face hub")
+    add_data_argument(measured)
     add("--split", help="of the data; default: the one that is evaluated")
-    add("--limit", type=_COUNT, help="only the first problems of each task")
+    add("--limit", type=COUNT, help="only the first problems of each task")
     add("--skip-missing", action="store_true", help="leave out tasks without data, and say so")
-    add("--output", type=Path, help="folder; an interrupted run goes on there")
-    add("--seed", type=_WHOLE, default=0, help="of sampling (default: 0)")
+    add_output_argument(measured, "of the run; an interrupted run goes on there", required=False)
+    add_seed_argument(measured, "sampling")
     ks = "of pass@k and maj@k; default: those of the task"
-    add("--k", type=lambda text: [_COUNT(word) for word in text.split(",")], metavar="K,K", help=ks)
-    add = top.add_argument_group("what the model is shown").add_argument
-    add("--prompt", default="default", help="name of a prompt in the task files (default: default)")
+    add("--k", type=lambda text: [COUNT(word) for word in text.split(",")], metavar="K,K", help=ks)
+    group = top.add_argument_group("what the model is shown")
+    add = group.add_argument
+    add_prompt_argument(group)
     system = "default: the task's own; none; actions: that of the RL data; or a text file"
     add("--system-prompt", default="default", metavar="WHICH", help=system)
-    add("--few-shot", type=Path, metavar="FILE", help="worked examples; see eval/prompting.py")
+    add(
+        "--few-shot",
+        type=Path,
+        metavar="FILE",
+        help="worked examples, as YAML",
+    )
     add("--raw", action="store_true", help="plain text for base models, no chat template")
     shown = "print what the model sees for the first N problems of each task (default: 1), and end"
-    add("--show-prompt", type=_COUNT, nargs="?", const=1, metavar="N", help=shown)
-    add = top.add_argument_group("how responses are made").add_argument
+    add("--show-prompt", type=COUNT, nargs="?", const=1, metavar="N", help=shown)
+    group = top.add_argument_group("how responses are made")
+    add = group.add_argument
     add("--decoding", help="name in the task files, or greedy; default: the first of each task")
-    add("--n", type=_COUNT, help="responses per problem")
-    add("--temperature", type=_number(float, 0, 100, "from 0 to 100"), help="0 is greedy")
-    add("--top-p", type=_number(float, 1e-6, 1, "above 0 and at most 1"))
-    add("--top-k", type=_WHOLE, help="0 for all tokens")
-    add("--min-new-tokens", type=_WHOLE)
-    add("--max-new-tokens", type=_COUNT)
+    add("--n", type=COUNT, help="responses per problem")
+    add_sampling_arguments(group)
+    add("--top-k", type=WHOLE, help="0 for all tokens")
+    add("--min-new-tokens", type=WHOLE)
     add(
         "--stop",
         type=unescape,

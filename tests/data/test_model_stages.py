@@ -190,7 +190,7 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--top-p", 0), "--top-p above 0 and at most 1"),
+        (("--top-p", 0), "--top-p: '0' must be above 0 and at most 1"),
         (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),
         (("--input", "missing.parquet"), "missing.parquet"),

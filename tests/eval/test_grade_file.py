@@ -189,6 +189,5 @@ def test_files_that_cannot_be_read_end_in_one_line(tmp_path, capsys, name, conte
 
 
 def test_a_data_source_does_not_go_with_a_run(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        grade.main(["--run", str(tmp_path), "--data-source", "math500"])
+    assert grade.main(["--run", str(tmp_path), "--data-source", "math500"]) == 2
     assert "--data-source goes with --input" in capsys.readouterr().err
