@@ -28,6 +28,7 @@ from data_preprocessing.stages import Removal, Result, Stage, StageRun
 from data_preprocessing.text_similarity import (
     BANDS,
     LEAST_NGRAMS,
+    MEANING,
     Settings,
     jaccard,
     normalize_wording,
@@ -41,10 +42,7 @@ from prime_ext.verifiers.math.notation import normalize
 TwinLevel = Literal["exact", "near", "ngrams"]
 TWIN_LEVELS: tuple[TwinLevel, ...] = get_args(TwinLevel)
 TWIN_MEANING = {
-    "exact": (
-        "the same words, numbers and operators; case, white space, punctuation and LaTeX layout"
-        " aside"
-    ),
+    "exact": MEANING["normalized"],
     "near": "Jaccard similarity of the character n-grams at the threshold or above",
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from data_preprocessing.grading import Judge, Judges
+from data_preprocessing.grading import Judge, get_verdicts
 from data_preprocessing.pipeline_report import replace_half_characters
 from prime_ext.generate.backend import (
     Backend,
@@ -89,7 +89,6 @@ class Interviewer:
         self._sampling = sampling
         self._seed = seed
         self._description = dict(backend.description())
-        self._judges = Judges()
 
     def results(self, dialogues: Sequence[Dialogue[Result]]) -> list[Result | Unanswered]:
         """Run all dialogues turn by turn. Raises SourceError: the backend rejects all questions."""
@@ -107,9 +106,7 @@ class Interviewer:
             responses = iter(
                 self._responses([effect for effect in flat if isinstance(effect, Ask)])
             )
-            judged = iter(
-                self._judges.verdicts([effect for effect in flat if isinstance(effect, Judge)])
-            )
+            judged = iter(get_verdicts([effect for effect in flat if isinstance(effect, Judge)]))
             answers = {}
             for number, effects in waiting.items():
                 replies = [

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
 from data_preprocessing.command import program
-from data_preprocessing.grading import Judges
+from data_preprocessing.grading import find_gold_fault
 from data_preprocessing.stages import show_progress
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.tasks.rl_rows import (
@@ -140,7 +140,6 @@ class Validator:
         self.listed: dict[str, tuple[str, int]] = {}
         self._tokenizer = tokenizer
         self._limit = max_prompt_length
-        self._judges = Judges()
         self._names: set[int] = set()
         self._golds: dict[int, int] = {}
 
@@ -191,7 +190,7 @@ class Validator:
             count.repeated += 1
         else:
             faults.append(("contradiction", "the same prompt was there before with another answer"))
-        fault = await self._judges.gold_fault(row["data_source"], gold, extra)
+        fault = await find_gold_fault(row["data_source"], gold, extra)
         return faults if fault is None else [*faults, ("gold answer", fault)]
 
     def _length(self, prompt: Sequence[Mapping[str, str]] | None) -> int:

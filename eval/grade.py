@@ -31,13 +31,14 @@ from eval.results import (
 )
 from eval.run import conclude
 from eval.summary import measure
-from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
+from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.utils.arguments import build_parser
 from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
+from prime_ext.verifiers.judging import make_verifier
 from prime_ext.verifiers.sources import TaskVerifier
 
 

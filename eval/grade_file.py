@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grade answers that were generated elsewhere: rows with a gold answer and a response."""
 
-import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,13 @@ from tqdm import tqdm
 
 from eval.formats import align_columns, format_interval, format_number, format_percent, format_score
 from eval.statistics import average
-from eval.verdicts import CONCURRENCY, ask, make_verifier, verdict_fields
+from eval.verdicts import verdict_fields
 from prime_ext.tasks.cells import read_cell
 from prime_ext.utils.fields import check_text, get_field, get_text, parse_rows
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.rows import BadRow
 from prime_ext.utils.run_store import Row, RunError
-from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.judging import judge_response, make_verifier, run_concurrently
 from prime_ext.verifiers.sources import UnknownSource, choice_options, find_source
 
 # How a response states a bare answer, by the task of its verifier; others get the answer itself.
@@ -111,23 +110,18 @@ def grade_file(path: Path, data_source: str | None) -> tuple[Path, list[StoredRe
         answer for _, answer in parse_rows(path, partial(read_response, data_source=data_source))
     ]
     verifiers = {task: make_verifier(task) for task in {answer.task for answer in stored}}
-    verdicts: list[Verdict | None] = [None] * len(stored)
+    fields: list[Row] = [{} for _ in stored]
 
-    async def judge_all() -> None:
-        waiting = iter(enumerate(stored))
-
-        async def judge_next() -> None:
-            for index, answer in waiting:
-                verdicts[index] = await ask(
-                    verifiers[answer.task], answer.response, answer.gold, answer.options
-                )
-                bar.update()
-
-        await asyncio.gather(*(judge_next() for _ in range(min(CONCURRENCY, len(stored)))))
+    async def judge(index: int) -> None:
+        answer = stored[index]
+        verdict = await judge_response(
+            verifiers[answer.task], answer.response, answer.gold, answer.options
+        )
+        fields[index] = verdict_fields(verdict)
+        bar.update()
 
     with tqdm(total=len(stored), desc="graded", unit=" responses", file=sys.stderr) as bar:
-        asyncio.run(judge_all())
-    fields = [verdict_fields(verdict) for verdict in verdicts if verdict is not None]
+        run_concurrently(judge, range(len(stored)))
     output = path.with_name(f"{Path(path.name.removesuffix('.gz')).stem}.graded.jsonl")
     write_json_lines(
         output, [{**answer.row, **verdict} for answer, verdict in zip(stored, fields, strict=True)]

@@ -41,7 +41,7 @@ from eval.results import (
     versions,
 )
 from eval.summary import measure
-from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
+from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, write_problems
 from prime_ext.config.checks import SettingsError, unescape
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, Response, generate_with_progress
@@ -61,6 +61,7 @@ from prime_ext.utils.arguments import (
 )
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
+from prime_ext.verifiers.judging import make_verifier
 
 
 def parser() -> argparse.ArgumentParser:

@@ -241,7 +241,7 @@ def test_large_tests_are_recorded_by_hash_and_not_judged_again(tmp_path, monkeyp
     before = (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes()
     (sample,) = map(json.loads, before.splitlines())
     assert sample["gold"].startswith("sha256:") and sample["score"] == 1
-    monkeypatch.setattr("eval.verdicts.asyncio.run", lambda _: pytest.fail("judged anew"))
+    monkeypatch.setattr("asyncio.run", lambda _: pytest.fail("judged anew"))
     assert run(*words, backend=backend) == 0
     assert (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes() == before
 
