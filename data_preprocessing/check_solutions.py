@@ -17,15 +17,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.pipeline_report import replace_half_characters
-from data_preprocessing.problem_sources import SourceProblem
-from data_preprocessing.stages import Changed, Removal, Result, Stage, StageRun, show_progress
 from prime_ext.utils.rows import SourceError, make_batches
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox.client import Limits, Sandbox, SandboxUnavailable
 from prime_ext.verifiers.verdict import Outcome
+
+from .code_sources import CodeProblem
+from .pipeline_report import replace_half_characters
+from .problem_sources import SourceProblem
+from .stages import Changed, Removal, Result, Stage, StageRun, show_progress
 
 FAILED = "solutions_fail"
 UNJUDGED = "unjudged"

@@ -15,10 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PositiveInt
 
-from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.math_rules import TOO_LONG
-from data_preprocessing.stages import Changed, Removal, Result, Rule, RuleStage, Stage, search
 from prime_ext.tasks.value_types import LISTED
+
+from .code_sources import CodeProblem
+from .math_rules import TOO_LONG
+from .stages import Changed, Removal, Result, Rule, RuleStage, Stage, search
 
 # Codeforces cuts long tests and ends them with an ellipsis; short ones may have their own.
 _CUT_FROM = 200

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.problem_sources import Numbered, ProblemSource, SourceProblem
 from prime_ext.tasks.cells import cell, read_cell
 from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.cases import MalformedTests, PairProblem, parse_test_cases
 from prime_ext.verifiers.code.program_extraction import MAX_PROGRAM_CHARACTERS
+
+from .problem_sources import Numbered, ProblemSource, SourceProblem
 
 # Programs that are kept per problem to try its tests; CodeContests has hundreds.
 MOST_PROGRAMS = 8

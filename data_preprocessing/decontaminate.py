@@ -12,14 +12,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from data_preprocessing.pipeline_report import MAX_SHOWN
-from data_preprocessing.problem_sources import SourceProblem
-from data_preprocessing.stages import Removal, Result, Stage, StageRun
-from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import load_problems
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import SourceError
+
+from .pipeline_report import MAX_SHOWN
+from .problem_sources import SourceProblem
+from .stages import Removal, Result, Stage, StageRun
+from .text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
 
 # A row to compare with: its task, its number there, its texts.
 TestRow = tuple[str, Any, Sequence[str]]

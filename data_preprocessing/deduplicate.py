@@ -21,11 +21,14 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.pipeline_report import MAX_SHOWN
-from data_preprocessing.problem_sources import SourceProblem
-from data_preprocessing.stages import Removal, Result, Stage, StageRun
-from data_preprocessing.text_similarity import (
+from prime_ext.tasks.value_types import LISTED
+from prime_ext.verifiers.math.notation import normalize
+
+from .math_sources import MathProblem
+from .pipeline_report import MAX_SHOWN
+from .problem_sources import SourceProblem
+from .stages import Removal, Result, Stage, StageRun
+from .text_similarity import (
     BANDS,
     LEAST_NGRAMS,
     MEANING,
@@ -36,8 +39,6 @@ from data_preprocessing.text_similarity import (
     signature,
     word_ngrams,
 )
-from prime_ext.tasks.value_types import LISTED
-from prime_ext.verifiers.math.notation import normalize
 
 TwinLevel = Literal["exact", "near", "ngrams"]
 TWIN_LEVELS: tuple[TwinLevel, ...] = get_args(TwinLevel)

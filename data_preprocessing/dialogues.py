@@ -22,8 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from data_preprocessing.grading import Judge, get_verdicts
-from data_preprocessing.pipeline_report import replace_half_characters
 from prime_ext.generate.backend import (
     Backend,
     BackendError,
@@ -34,6 +32,9 @@ from prime_ext.generate.backend import (
 )
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, RunLock
+
+from .grading import Judge, get_verdicts
+from .pipeline_report import replace_half_characters
 
 Messages = Sequence[Mapping[str, str]]
 FIELDS = ("key", "text", "tokens", "prompt_tokens", "finish")

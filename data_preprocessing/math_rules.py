@@ -13,10 +13,11 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from data_preprocessing.grading import check_gold
-from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.stages import AROUND, Rule, RuleStage, search, show_around
 from prime_ext.tasks.value_types import LISTED
+
+from .grading import check_gold
+from .math_sources import MathProblem
+from .stages import AROUND, Rule, RuleStage, search, show_around
 
 MAX_CHARACTERS = 20_000
 

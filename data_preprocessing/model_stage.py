@@ -14,12 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import fill_folder, print_sources
-from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
-from data_preprocessing.pipeline_report import BAD, Tally
-from data_preprocessing.problem_sources import parse_rows
-from data_preprocessing.stages import Removal, show_progress
-from data_preprocessing.validate import RLRow, read_parquet_schema, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
@@ -31,6 +25,13 @@ from prime_ext.utils.arguments import (
     build_parser,
 )
 from prime_ext.utils.rows import BadRow, SourceError, make_batches
+
+from .command import fill_folder, print_sources
+from .dialogues import Dialogue, Interviewer, Unanswered, open_answers
+from .pipeline_report import BAD, Tally
+from .problem_sources import parse_rows
+from .stages import Removal, show_progress
+from .validate import RLRow, read_parquet_schema, unify
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA in verl's RL schema.
 
-    python -m data_preprocessing.numeric_reasoning --data-dir DATA --output-dir data/numeric
-    python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json \\
+    prime-ext data numeric-reasoning --data-dir DATA --output-dir data/numeric
+    prime-ext data numeric-reasoning --tasks qqa --input qqa=QQA_train.json \\
         --output-dir data/qqa
 
 Rows, prompts and labels follow ``prime_ext/tasks/benchmarks/*.yaml``. Without --data-dir and
@@ -26,9 +26,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import add_files_argument, fill_folder, parse_files, program
-from data_preprocessing.problem_sources import parse_rows
-from data_preprocessing.text_similarity import find_near_groups
 from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.benchmark_task import SPLITS, BenchmarkProblem, Task
 from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
@@ -45,6 +42,10 @@ from prime_ext.utils.arguments import (
 )
 from prime_ext.utils.files import write_json
 from prime_ext.utils.rows import BadRow, SourceError
+
+from .command import add_files_argument, fill_folder, parse_files, program
+from .problem_sources import parse_rows
+from .text_similarity import find_near_groups
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
 SCHEMA = rl_schema(

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """RL data from settings: sources, stages in order, parquet files, a report and a validation.
 
-    python -m data_preprocessing.pipeline SETTINGS.yaml [KEY=VALUE ...] --output-dir DIR
-    python -m data_preprocessing.pipeline data_preprocessing/settings/gsm8k_math.yaml \\
-        data_dir=DATA --output-dir data/math
-    python -m data_preprocessing.pipeline data_preprocessing/settings/code.yaml \\
-        --input apps=my_apps.jsonl --output-dir data/code
-    python -m data_preprocessing.pipeline data_preprocessing/settings/math.yaml \\
-        --input own=questions.csv --source mine --split 0.9 --output-dir data/mine
+    prime-ext data pipeline SETTINGS [KEY=VALUE ...] --output-dir DIR
+    prime-ext data pipeline gsm8k_math data_dir=DATA --output-dir data/math
+    prime-ext data pipeline code --input apps=my_apps.jsonl --output-dir data/code
+    prime-ext data pipeline math --input own=questions.csv --source mine \\
+        --split 0.9 --output-dir data/mine
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows,
 ``removed.jsonl`` (every other row with the reason, and its twin or test problem if it has one),
@@ -36,30 +34,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import GetPydanticSchema, PositiveInt, WrapValidator
 
-from data_preprocessing import validate
-from data_preprocessing.check_solutions import CheckSolutions
-from data_preprocessing.code_rules import CodeRules, CodeTests
-from data_preprocessing.code_sources import CODE_SOURCES
-from data_preprocessing.command import (
-    add_files_argument,
-    fill_folder,
-    parse_files,
-    print_sources,
-    program,
-)
-from data_preprocessing.decontaminate import Decontaminate
-from data_preprocessing.deduplicate import Deduplicate
-from data_preprocessing.math_rules import MathRules
-from data_preprocessing.math_sources import MATH_SOURCES
-from data_preprocessing.pipeline_report import BAD, Tally
-from data_preprocessing.problem_sources import (
-    ProblemSource,
-    SourceProblem,
-    SplitRows,
-    find_splits,
-    number_rows,
-)
-from data_preprocessing.stages import Changed, Removal, Stage, StageRun, show_progress
 from prime_ext.config.checks import STRICT, SettingsError, Switch, read
 from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
@@ -68,6 +42,31 @@ from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.arguments import SHARE_ABOVE_0, add_output_argument, build_parser
 from prime_ext.utils.rows import BadRow, SourceError
 
+from . import validate
+from .check_solutions import CheckSolutions
+from .code_rules import CodeRules, CodeTests
+from .code_sources import CODE_SOURCES
+from .command import (
+    add_files_argument,
+    fill_folder,
+    parse_files,
+    print_sources,
+    program,
+)
+from .decontaminate import Decontaminate
+from .deduplicate import Deduplicate
+from .math_rules import MathRules
+from .math_sources import MATH_SOURCES
+from .pipeline_report import BAD, Tally
+from .problem_sources import (
+    ProblemSource,
+    SourceProblem,
+    SplitRows,
+    find_splits,
+    number_rows,
+)
+from .stages import Changed, Removal, Stage, StageRun, show_progress
+
 SOURCES: dict[str, ProblemSource] = {
     source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)
 }
@@ -75,6 +74,8 @@ STAGES: dict[str, type[Stage]] = {
     kind.name: kind
     for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
 }
+# Settings of the package, which are called by their names.
+SETTINGS = Path(__file__).parent / "settings"
 READING = "reading"
 CHOICE = "choice"
 
@@ -120,8 +121,11 @@ class PipelineSettings:
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
     """Read a file with overrides such as ``stages.deduplicate.threshold=0.9`` and check it.
 
-    Raises SourceError: the file is missing, not YAML or wrong, or an override is wrong.
+    A name without a suffix is that of settings of the package. Raises SourceError: the file is
+    missing, not YAML or wrong, or an override is wrong.
     """
+    if not path.suffix and not path.exists():
+        path = SETTINGS / f"{path}.yaml"
     if not path.is_file():
         raise SourceError(f"no settings at {path}")
     for word in overrides:
@@ -318,7 +322,9 @@ def main(words: Sequence[str] | None = None) -> int:
     stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
     top = build_parser("data pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
-    top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
+    names = ", ".join(sorted(path.stem for path in SETTINGS.glob("*.yaml")))
+    about = f"a file, or {names}: those of the package"
+    top.add_argument("settings", type=Path, metavar="SETTINGS", help=about)
     top.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9"
     )

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing.stages import Removal
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
+
+from .stages import Removal
 
 # Samples of every rule and split.
 MAX_SAMPLES = 5

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems of reasoning-gym in verl's RL schema; the scorers of their tasks judge responses.
 
-    python -m data_preprocessing.reasoning_gym chain_sum --size 2000 --set max_terms=3 \\
+    prime-ext data reasoning-gym chain_sum --size 2000 --set max_terms=3 \\
         --output-dir data/chain_sum
-    python -m data_preprocessing.reasoning_gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 \\
+    prime-ext data reasoning-gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 \\
         --output-dir data/mix
 
 Needs the extra ``reasoning-gym``. ``TASK=WEIGHT`` is a share of the rows. ``--set NAME=VALUE`` is
@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing import validate
-from data_preprocessing.command import fill_folder, program
 from prime_ext.tasks.gym_problems import PREFIX, generate, read_task
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers, rl_row, write_rows
 from prime_ext.tasks.task_file import load_task
@@ -35,6 +33,9 @@ from prime_ext.utils.arguments import (
     build_parser,
 )
 from prime_ext.utils.rows import SourceError
+
+from . import validate
+from .command import fill_folder, program
 
 
 def read_weights(words: Sequence[str]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multiple-choice problems that a model rewrites as open questions with their gold answers.
 
-    python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl \\
+    prime-ext data rewrite-choice --input data/math/choice.jsonl \\
         --output-dir data/open BACKEND
 
 Reads what the pipeline puts aside as multiple choice. A problem is asked about up to --tries times,
@@ -18,21 +18,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from data_preprocessing.command import program
-from data_preprocessing.dialogues import Ask, Dialogue
-from data_preprocessing.grading import Judge
-from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
-from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import (
+from prime_ext.generate.backend import Response, Sampling
+from prime_ext.utils.arguments import COUNT
+
+from .command import program
+from .dialogues import Ask, Dialogue
+from .grading import Judge
+from .math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
+from .math_sources import MathProblem
+from .model_stage import (
     Outcome,
     Row,
     extract_problem,
     run_model_stage,
     stage_parser,
 )
-from data_preprocessing.stages import Removal, apply_rules
-from prime_ext.generate.backend import Response, Sampling
-from prime_ext.utils.arguments import COUNT
+from .stages import Removal, apply_rules
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=2048)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The final selection of math problems by the votes of ``data_preprocessing.validate_votes``.
 
-    python -m data_preprocessing.selection --input data/voted/train.parquet \\
+    prime-ext data selection --input data/voted/train.parquet \\
         --output-dir data/selected
 
 PRIME describes its final selection in prose (arXiv 2502.01456, section and appendix on data):
@@ -13,13 +13,14 @@ Rows of other verifiers than the math verifier pass. The stage queries no model.
 import sys
 from collections.abc import Sequence
 
-from data_preprocessing.command import program
-from data_preprocessing.model_stage import Outcome, Row, run_stage, stage_parser
-from data_preprocessing.stages import Removal
-from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.arguments import SHARE
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import find_source
+
+from .command import program
+from .model_stage import Outcome, Row, run_stage, stage_parser
+from .stages import Removal
+from .validate_votes import Votes
 
 RULES = {
     "no_votes": "no model has voted",

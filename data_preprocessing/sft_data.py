@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SFT data: problems answered by a teacher in a form that is checked, as chats for verl.
 
-    python -m data_preprocessing.sft_data --input problems.jsonl --output-dir data/sft \\
+    prime-ext data sft-data --input problems.jsonl --output-dir data/sft \\
         --name numina BACKEND
-    python -m data_preprocessing.sft_data --input data/math/train.parquet \\
+    prime-ext data sft-data --input data/math/train.parquet \\
         --output-dir data/sft BACKEND
-    python -m data_preprocessing.sft_data --form chains --input data/numeric/train.parquet \\
+    prime-ext data sft-data --form chains --input data/numeric/train.parquet \\
         --output-dir data/chains --responses 4 --temperature 0.8 --top-p 1 BACKEND
 
 A response stays if it keeps to the form and, where there is a gold answer, is graded correct;
@@ -27,28 +27,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import program
-from data_preprocessing.dialogues import Ask, Dialogue, Messages
-from data_preprocessing.grading import Judge, check_gold
-from data_preprocessing.math_sources import gsm8k_row, read_solved
-from data_preprocessing.model_stage import (
-    Outcome,
-    Row,
-    check_row,
-    extract_problem,
-    run_model_stage,
-    stage_parser,
-)
-from data_preprocessing.sft_forms import (
-    ACTION_RULES,
-    CHAIN_EXAMPLE,
-    CHAIN_RULES,
-    CHAIN_SYSTEM,
-    TEACHER_PROMPT,
-    read_actions,
-    read_chain,
-)
-from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
 from prime_ext.tasks.rl_rows import rl_row
@@ -57,6 +35,29 @@ from prime_ext.utils.arguments import COUNT
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import UnknownSource, find_source
+
+from .command import program
+from .dialogues import Ask, Dialogue, Messages
+from .grading import Judge, check_gold
+from .math_sources import gsm8k_row, read_solved
+from .model_stage import (
+    Outcome,
+    Row,
+    check_row,
+    extract_problem,
+    run_model_stage,
+    stage_parser,
+)
+from .sft_forms import (
+    ACTION_RULES,
+    CHAIN_EXAMPLE,
+    CHAIN_RULES,
+    CHAIN_SYSTEM,
+    TEACHER_PROMPT,
+    read_actions,
+    read_chain,
+)
+from .stages import Removal
 
 RULES = {
     "truncated": "no response came to an end within --max-new-tokens",

@@ -12,10 +12,11 @@ imitation), in our words. ``chains`` is the form of the responses of PSPO (arXiv
 import re
 from collections.abc import Sequence
 
-from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import ACTIONS
 from prime_ext.verifiers.code.program_extraction import extract_program
 from prime_ext.verifiers.math.answer_extraction import extract_answer
+
+from .stages import Removal
 
 # ---- actions ----
 

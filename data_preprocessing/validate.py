@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks parquet files of RL rows before a run does.
 
-    python -m data_preprocessing.validate data/math/train.parquet data/math/test.parquet
-    python -m data_preprocessing.validate train.parquet --tokenizer MODEL --max-prompt-length 1024
+    prime-ext data validate data/math/train.parquet data/math/test.parquet
+    prime-ext data validate train.parquet --tokenizer MODEL --max-prompt-length 1024
 
 Looks for verl's schema, rows with the same source, split and index, the same prompt with different
 answers, gold answers that the verifier of their source cannot grade or does not grade as correct,
@@ -25,9 +25,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
-from data_preprocessing.command import program
-from data_preprocessing.grading import find_gold_fault
-from data_preprocessing.stages import show_progress
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.tasks.rl_rows import (
     MATH_SCHEMA,
@@ -41,6 +38,10 @@ from prime_ext.utils.arguments import COUNT, build_parser
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_source, register_source
+
+from .command import program
+from .grading import find_gold_fault
+from .stages import show_progress
 
 # Different faults that are listed at most.
 MAX_LISTED = 20

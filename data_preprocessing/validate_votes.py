@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Votes of a model on math problems: solvable, solutions that agree, the right reference.
 
-    python -m data_preprocessing.validate_votes --input data/math/train.parquet \
+    prime-ext data validate-votes --input data/math/train.parquet \
         --output-dir data/voted BACKEND
 
 Asks for --solutions per problem and writes the counts into ``extra_info.votes`` of every row. Run
@@ -24,22 +24,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import program
-from data_preprocessing.dialogues import Ask, Dialogue
-from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import (
+from prime_ext.generate.backend import Response, Sampling
+from prime_ext.tasks.votes import count_votes
+from prime_ext.utils.arguments import COUNT
+from prime_ext.verifiers.math.answer_extraction import extract_answer
+from prime_ext.verifiers.sources import find_source
+
+from .command import program
+from .dialogues import Ask, Dialogue
+from .grading import Judge
+from .model_stage import (
     Row,
     add_to_extra,
     extract_problem,
     run_model_stage,
     stage_parser,
 )
-from data_preprocessing.stages import Removal
-from prime_ext.generate.backend import Response, Sampling
-from prime_ext.tasks.votes import count_votes
-from prime_ext.utils.arguments import COUNT
-from prime_ext.verifiers.math.answer_extraction import extract_answer
-from prime_ext.verifiers.sources import find_source
+from .stages import Removal
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, max_new_tokens=16384)

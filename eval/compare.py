@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare two finished runs problem by problem: which is better, and on which problems.
 
-    python -m eval.compare RUN_A RUN_B                    prints the table
-    python -m eval.compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
+    prime-ext eval-compare RUN_A RUN_B                    prints the table
+    prime-ext eval-compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
 
 Differences are the second run minus the first. Runs with other problems are never compared; other
 decoding or prompts only on request, and the reports name them.
@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import NONE, format_number, format_percent, format_score
-from eval.published import find_differences
-from eval.results import FinishedRun, TaskRun, load_run
-from eval.statistics import compare_runs
 from prime_ext.utils.arguments import add_output_argument, build_parser
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import RunError, command
+
+from .formats import NONE, format_number, format_percent, format_score
+from .published import find_differences
+from .results import FinishedRun, TaskRun, load_run
+from .statistics import compare_runs
 
 HEAD = (
     "task",

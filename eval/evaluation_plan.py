@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.prompting import FewShot, Shown, read_few_shot, show
-from eval.results import Key
-from eval.rl_file import SUFFIXES, read_rl_tasks
 from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.benchmark_task import BenchmarkProblem, BenchmarkSource, Decoding, Task
@@ -19,6 +16,10 @@ from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
+
+from .prompting import FewShot, Shown, read_few_shot, show
+from .results import Key
+from .rl_file import SUFFIXES, read_rl_tasks
 
 # Names for all tasks with an ability, without tasks whose problems are in another one.
 GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judge responses without a model: those of a run again, or of a file that was made elsewhere.
 
-    python -m eval.grade --run outputs/eval/MODEL
-    python -m eval.grade --input answers.jsonl --data-source math500
+    prime-ext eval-grade --run outputs/eval/MODEL
+    prime-ext eval-grade --input answers.jsonl --data-source math500
 
 The verdicts of a task of a run are replaced when all of its new ones are there; the command prints
 how many changed.
@@ -18,8 +18,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.grade_file import format_verdicts, grade_file
-from eval.results import (
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.modules import add_modules_argument, import_modules
+from prime_ext.tasks.rl_rows import find_idle_verifiers
+from prime_ext.utils.arguments import build_parser
+from prime_ext.utils.files import read_lines, write_json
+from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
+from prime_ext.verifiers.judging import make_verifier
+from prime_ext.verifiers.sources import TaskVerifier
+
+from .grade_file import format_verdicts, grade_file
+from .results import (
     PROBLEMS,
     RESPONSES,
     RESULTS,
@@ -29,17 +38,9 @@ from eval.results import (
     read_results,
     versions,
 )
-from eval.run import conclude
-from eval.summary import measure
-from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade
-from prime_ext.config.checks import SettingsError
-from prime_ext.config.modules import add_modules_argument, import_modules
-from prime_ext.tasks.rl_rows import find_idle_verifiers
-from prime_ext.utils.arguments import build_parser
-from prime_ext.utils.files import read_lines, write_json
-from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
-from prime_ext.verifiers.judging import make_verifier
-from prime_ext.verifiers.sources import TaskVerifier
+from .run import conclude
+from .summary import measure
+from .verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade
 
 
 def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:

@@ -11,9 +11,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.formats import align_columns, format_interval, format_number, format_percent, format_score
-from eval.statistics import average
-from eval.verdicts import verdict_fields
 from prime_ext.tasks.cells import read_cell
 from prime_ext.utils.fields import check_text, get_field, get_text, parse_rows
 from prime_ext.utils.files import write_json_lines
@@ -21,6 +18,10 @@ from prime_ext.utils.rows import BadRow
 from prime_ext.utils.run_store import Row, RunError
 from prime_ext.verifiers.judging import judge_response, make_verifier, run_concurrently
 from prime_ext.verifiers.sources import UnknownSource, choice_options, find_source
+
+from .formats import align_columns, format_interval, format_number, format_percent, format_score
+from .statistics import average
+from .verdicts import verdict_fields
 
 # How a response states a bare answer, by the task of its verifier; others get the answer itself.
 _STATEMENTS = {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Evaluate a process reward model (PRM).
 
-    python -m eval.prm processbench --model PRM --data FOLDER --output results/processbench
-    python -m eval.prm prmbench --model PRM --data FILE --output results/prmbench
-    python -m eval.prm best-of-n --model PRM --input candidates.jsonl --output results/bon
+    prime-ext eval-prm processbench --model PRM --data FOLDER --output results/processbench
+    prime-ext eval-prm prmbench --model PRM --data FILE --output results/prmbench
+    prime-ext eval-prm best-of-n --model PRM --input candidates.jsonl --output results/bon
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without),
 token classifiers (`--scorer classifier`, as TRL's PRM trainer makes them) or step reward models of
@@ -31,31 +31,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.prm_data import (
-    PRMBENCH,
-    PROCESSBENCH,
-    SPLITS,
-    read_prmbench,
-    read_problems,
-    read_processbench,
-)
-from eval.prm_results import (
-    candidate_results,
-    format_prm_report,
-    prmbench_results,
-    processbench_results,
-)
-from eval.prm_scorers import (
-    LAYOUTS,
-    OVERLONG,
-    SCORE_KINDS,
-    ClassifierScorer,
-    ImplicitScorer,
-    LogProbModel,
-    StepRMScorer,
-    model_identity,
-    score_all,
-)
 from prime_ext.config.checks import unescape
 from prime_ext.generate.local_model import catch_loading_errors
 from prime_ext.generate.prm_description import read_description, versions
@@ -75,6 +50,32 @@ from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.run_store import Row, RunError, command, run_folder
 from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
 from prime_ext.verifiers.math import STYLES
+
+from .prm_data import (
+    PRMBENCH,
+    PROCESSBENCH,
+    SPLITS,
+    read_prmbench,
+    read_problems,
+    read_processbench,
+)
+from .prm_results import (
+    candidate_results,
+    format_prm_report,
+    prmbench_results,
+    processbench_results,
+)
+from .prm_scorers import (
+    LAYOUTS,
+    OVERLONG,
+    SCORE_KINDS,
+    ClassifierScorer,
+    ImplicitScorer,
+    LogProbModel,
+    StepRMScorer,
+    model_identity,
+    score_all,
+)
 
 SCORERS = ("implicit", "classifier", "step_rm")
 # Released implicit PRMs (ImplicitPRM, EurusPRM) are scored with it, whatever their training's.

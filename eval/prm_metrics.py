@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.intervals import compute_percentiles, resample
+from .intervals import compute_percentiles, resample
 
 # One score of a response from those of its steps.
 AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {

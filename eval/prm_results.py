@@ -10,10 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from eval.formats import NONE, format_interval, format_percent
-from eval.intervals import compute_percentiles, resample, resample_mean
-from eval.prm_data import LabeledProblem, PrmBenchItem, ProcessBenchItem
-from eval.prm_metrics import (
+from prime_ext.generate.prm_description import compute_right_probability
+from prime_ext.tasks.votes import count_votes
+from prime_ext.utils.report_page import Page
+from prime_ext.utils.run_store import Row, RunError
+
+from .formats import NONE, format_interval, format_percent
+from .intervals import compute_percentiles, resample, resample_mean
+from .prm_data import LabeledProblem, PrmBenchItem, ProcessBenchItem
+from .prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
     compute_prm_score,
@@ -26,12 +31,8 @@ from eval.prm_metrics import (
     resample_f1,
     score_processbench,
 )
-from eval.prm_scorers import SCORE_KINDS, score_steps
-from eval.statistics import majority_score, pass_probability
-from prime_ext.generate.prm_description import compute_right_probability
-from prime_ext.tasks.votes import count_votes
-from prime_ext.utils.report_page import Page
-from prime_ext.utils.run_store import Row, RunError
+from .prm_scorers import SCORE_KINDS, score_steps
+from .statistics import majority_score, pass_probability
 
 # What results.json holds, and the lines of items.jsonl.
 Results = tuple[dict[str, Any], list[dict[str, Any]]]

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from eval.prm_data import LabeledResponse
 from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.step_rm.description import Input
@@ -26,6 +25,8 @@ from prime_ext.step_rm.scorers.local import StepClassifier, length_buckets, pad_
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, wrap_prompt
+
+from .prm_data import LabeledResponse
 
 SCORE_KINDS = ("prefix", "step")
 LAYOUTS = ("chat", "plain")

@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eval.formats import NONE, format_percent, format_score
-from eval.results import FinishedRun
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS, Decoding
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row
+
+from .formats import NONE, format_percent, format_score
+from .results import FinishedRun
 
 _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of finished runs, and the tables of the papers with a column for every run.
 
-python -m eval.report RUN [RUN ...]                  report.md in each run's folder
-python -m eval.report RUN [RUN ...] --table prime    print table 1 of the PRIME paper, with ours
-python -m eval.report RUN [RUN ...] --table pspo     print the table of PSPO, with ours
+prime-ext eval-report RUN [RUN ...]                  report.md in each run's folder
+prime-ext eval-report RUN [RUN ...] --table prime    print table 1 of the PRIME paper, with ours
+prime-ext eval-report RUN [RUN ...] --table pspo     print the table of PSPO, with ours
 """
 
 import sys
@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import (
+from prime_ext.utils.arguments import build_parser
+from prime_ext.utils.files import write_text
+from prime_ext.utils.report_page import Page, join_lines
+from prime_ext.utils.run_store import Row, RunError, command
+
+from .formats import (
     align_columns,
     flatten,
     format_estimate,
@@ -21,18 +26,14 @@ from eval.formats import (
     format_prompt,
     format_score,
 )
-from eval.published import (
+from .published import (
     PAPERS,
     build_paper_table,
     find_score,
     format_best_published,
     list_known_differences,
 )
-from eval.results import FinishedRun, TaskRun, load_run
-from prime_ext.utils.arguments import build_parser
-from prime_ext.utils.files import write_text
-from prime_ext.utils.report_page import Page, join_lines
-from prime_ext.utils.run_store import Row, RunError, command
+from .results import FinishedRun, TaskRun, load_run
 
 KINDS = ("right", "wrong", "without an answer", "truncated", "not judged")
 _ESTIMATE = ("score ± SE, %", "95 % interval")

@@ -9,9 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from eval.statistics import average
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.run_store import Row, RunError, parse_object
+
+from .statistics import average
 
 Key = tuple[str, int]
 FORMAT = 1

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate a model with one command, on benchmarks of math, code and numeric reasoning.
 
-    python -m eval.run --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
-    python -m eval.run --model MODEL --tasks aime2024 --decoding recommended --output ...
-    python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
-    python -m eval.run --model MODEL --tasks math500 --show-prompt
-    python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
-    python -m eval.run --model MODEL --tasks data/mine/test.parquet --output ...
-    python -m eval.run --list
+    prime-ext eval --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
+    prime-ext eval --model MODEL --tasks aime2024 --decoding recommended --output ...
+    prime-ext eval --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
+    prime-ext eval --model MODEL --tasks math500 --show-prompt
+    prime-ext eval --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
+    prime-ext eval --model MODEL --tasks data/mine/test.parquet --output ...
+    prime-ext eval --list
 
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
 transformers. Interrupted in any way, the same command continues from there.
-`python -m eval.grade --run FOLDER` judges the responses of a folder again without a model. Exits
+`prime-ext eval-grade --run FOLDER` judges the responses of a folder again without a model. Exits
 with 1 if responses failed (the same command tries them again), with 2 and one line if nothing can
 be done. See docs/reference/evaluation.md.
 """
@@ -25,23 +25,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.evaluation_plan import ALL, GROUPS, TaskPlan, plan_tasks, read_changes
-from eval.published import read_references
-from eval.report import format_summary, write_report
-from eval.results import (
-    FAILED,
-    FORMAT,
-    RESPONSES,
-    RESULTS,
-    SAMPLES,
-    add_timing,
-    get_key,
-    load_run,
-    read_results,
-    versions,
-)
-from eval.summary import measure
-from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, write_problems
 from prime_ext.config.checks import SettingsError, unescape
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, Response, generate_with_progress
@@ -62,6 +45,24 @@ from prime_ext.utils.arguments import (
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
 from prime_ext.verifiers.judging import make_verifier
+
+from .evaluation_plan import ALL, GROUPS, TaskPlan, plan_tasks, read_changes
+from .published import read_references
+from .report import format_summary, write_report
+from .results import (
+    FAILED,
+    FORMAT,
+    RESPONSES,
+    RESULTS,
+    SAMPLES,
+    add_timing,
+    get_key,
+    load_run,
+    read_results,
+    versions,
+)
+from .summary import measure
+from .verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, write_problems
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from eval.intervals import Interval, compute_paired, compute_wilson
 from prime_ext.tasks.votes import Ballot, Same
+
+from .intervals import Interval, compute_paired, compute_wilson
 
 # Of the responses to a problem, in [0, 1]; None where the grader could not decide.
 Scores = Sequence[float | None]

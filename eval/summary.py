@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.results import Key
-from eval.statistics import Estimate, Scores, average, build_equality, majority_at_k, pass_at_k
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.run_store import Row
+
+from .results import Key
+from .statistics import Estimate, Scores, average, build_equality, majority_at_k, pass_at_k
 
 
 def measure(

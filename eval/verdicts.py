@@ -9,13 +9,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from eval.evaluation_plan import TaskPlan
-from eval.results import PROBLEMS, Key, get_key
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.judging import judge_response, run_concurrently
 from prime_ext.verifiers.sources import TaskVerifier
+
+from .evaluation_plan import TaskPlan
+from .results import PROBLEMS, Key, get_key
 
 # Characters of a gold answer that the verdicts show as it is.
 _LONGEST_GOLD = 10_000
