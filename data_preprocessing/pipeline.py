@@ -46,25 +46,13 @@ from . import validate
 from .check_solutions import CheckSolutions
 from .code_rules import CodeRules, CodeTests
 from .code_sources import CODE_SOURCES
-from .command import (
-    add_files_argument,
-    fill_folder,
-    parse_files,
-    print_sources,
-    program,
-)
+from .command import add_files_argument, fill_folder, parse_files, print_sources, program
 from .decontaminate import Decontaminate
 from .deduplicate import Deduplicate
 from .math_rules import MathRules
 from .math_sources import MATH_SOURCES
 from .pipeline_report import BAD, Tally
-from .problem_sources import (
-    ProblemSource,
-    SourceProblem,
-    SplitRows,
-    find_splits,
-    number_rows,
-)
+from .problem_sources import ProblemSource, SourceProblem, SplitRows, find_splits, number_rows
 from .stages import Changed, Removal, Stage, StageRun, show_progress
 
 SOURCES: dict[str, ProblemSource] = {

@@ -40,14 +40,7 @@ from .command import program
 from .dialogues import Ask, Dialogue, Messages
 from .grading import Judge, check_gold
 from .math_sources import gsm8k_row, read_solved
-from .model_stage import (
-    Outcome,
-    Row,
-    check_row,
-    extract_problem,
-    run_model_stage,
-    stage_parser,
-)
+from .model_stage import Outcome, Row, check_row, extract_problem, run_model_stage, stage_parser
 from .sft_forms import (
     ACTION_RULES,
     CHAIN_EXAMPLE,
@@ -293,10 +286,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)"
     )
     top.add_argument(
-        "--responses",
-        type=COUNT,
-        default=1,
-        help="different ones per problem at most (default: 1)",
+        "--responses", type=COUNT, default=1, help="different ones per problem at most (default: 1)"
     )
     top.add_argument(
         "--tries", type=COUNT, default=4, help="answers per response at most (default: 4)"

@@ -33,13 +33,7 @@ from prime_ext.verifiers.sources import find_source
 from .command import program
 from .dialogues import Ask, Dialogue
 from .grading import Judge
-from .model_stage import (
-    Row,
-    add_to_extra,
-    extract_problem,
-    run_model_stage,
-    stage_parser,
-)
+from .model_stage import Row, add_to_extra, extract_problem, run_model_stage, stage_parser
 from .stages import Removal
 
 # As the published script.

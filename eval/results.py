@@ -24,15 +24,7 @@ FAILED = "failed.jsonl"
 SAMPLES = "samples.jsonl"
 PROBLEMS = "problems.jsonl"
 # Whatever responses and verdicts may depend on.
-_PACKAGES = (
-    "prime-ext",
-    "transformers",
-    "tokenizers",
-    "torch",
-    "vllm",
-    "mpmath",
-    "numpy",
-)
+_PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "mpmath", "numpy")
 
 
 def get_key(row: Mapping[str, Any]) -> Key:

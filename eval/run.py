@@ -90,12 +90,7 @@ def parser() -> argparse.ArgumentParser:
     add_prompt_argument(group)
     system = "default: the task's own; none; actions: that of the RL data; or a text file"
     add("--system-prompt", default="default", metavar="WHICH", help=system)
-    add(
-        "--few-shot",
-        type=Path,
-        metavar="FILE",
-        help="worked examples, as YAML",
-    )
+    add("--few-shot", type=Path, metavar="FILE", help="worked examples, as YAML")
     add("--raw", action="store_true", help="plain text for base models, no chat template")
     shown = "print what the model sees for the first N problems of each task (default: 1), and end"
     add("--show-prompt", type=COUNT, nargs="?", const=1, metavar="N", help=shown)

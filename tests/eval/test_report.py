@@ -90,11 +90,7 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
         format_percent(summary["no_answer"]),
     ]
     assert ["MATH-500", *told, str(summary["grader_failures"]), "1"] in rows
-    for setting in (
-        "| model.revision | abc123 |",
-        "| versions.mpmath | 1.3.0 |",
-        "| seed | 0 |",
-    ):
+    for setting in ("| model.revision | abc123 |", "| versions.mpmath | 1.3.0 |", "| seed | 0 |"):
         assert setting in markdown
     assert results["tasks"]["aime2024"]["prompt_sha256"] in markdown
     means = [statistics.fmean(own) for own in load_run(run).tasks["aime2024"].scores]

@@ -75,10 +75,7 @@ def test_each_data_source_is_a_task_of_its_own(tmp_path):
     assert scores[1:] == [0.0, 1.0, 0.0]
     assert [
         line["problem"] for line in get_lines(tmp_path / "out" / names[0] / "samples.jsonl")
-    ] == [
-        "1",
-        "3",
-    ]
+    ] == ["1", "3"]
 
 
 ANSWERED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
