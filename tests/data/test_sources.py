@@ -80,10 +80,10 @@ def test_answers_are_read_from_markers_columns_and_last_boxes(parse, row, soluti
 def test_only_an_equal_id_was_there_before():
     """Python's own hash takes -1 and -2 for the same, and 1 and 2**61."""
     ids = [-1, -2, 1, 2**61, "1", "-1", -2]
-    given = [(number, {"id": value}) for number, value in enumerate(ids, start=1)]
+    numbered = [(number, {"id": value}) for number, value in enumerate(ids, start=1)]
     source = SimpleNamespace(name="set", id_column="id")
     split = SimpleNamespace(
-        source=source, split="train", name="rows", path=None, rows=lambda: given
+        source=source, split="train", name="rows", path=None, rows=lambda: numbered
     )
     *first, again = [row for *_, row in number_rows([split])]
     assert [row["id"] for row in first] == ids[:-1] and isinstance(again, BadRow)
@@ -173,8 +173,8 @@ def get_removal(text, answer="7", rules=tuple(MATH_RULES)):
     )
 
 
-def removed_by(*given, **options):
-    removal = get_removal(*given, **options)
+def removed_by(*texts, **options):
+    removal = get_removal(*texts, **options)
     return None if removal is None else removal.rule
 
 

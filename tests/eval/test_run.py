@@ -74,8 +74,8 @@ def test_what_a_run_leaves(whole):
     assert results["model"] == {"backend": "scripted", "model": "scripted"} and results["seed"] == 0
     assert {"python", "transformers", "mpmath"} <= set(results["versions"])
     task = results["tasks"]["sums"]
-    told = {"grader": "math", "split": "test", "prompt": "default", "failed_responses": 0}
-    assert told.items() <= task.items() and set(task["summary"]["groups"]) == {"level"}
+    expected = {"grader": "math", "split": "test", "prompt": "default", "failed_responses": 0}
+    assert expected.items() <= task.items() and set(task["summary"]["groups"]) == {"level"}
     samples = get_lines(whole / "sums" / "samples.jsonl")
     keys = [(row["id"], sample) for row in ROWS["sums"] for sample in range(4)]
     assert [(row["problem"], row["sample"]) for row in samples] == keys
@@ -201,8 +201,8 @@ def test_impossible_settings_fail_in_one_line_before_any_request(
 ):
     scripted = ScriptedBackend(**backend)
     assert run(*tasks, *words, "--output", tmp_path / "out", backend=scripted) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.startswith("eval.run: ") and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("eval.run: ") and error.count("\n") == 1
     assert not (tmp_path / "out" / "results.json").exists() and scripted.asked == []
 
 
@@ -401,8 +401,8 @@ def test_regrading_refuses_missing_runs_and_gold_answers_of_other_types(whole, t
         (tmp_path, "give the --output of eval.run"),
     ):
         assert grade.main(["--run", str(folder)]) == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
 
 
 OWN_VERIFIER = """\
@@ -427,11 +427,11 @@ def test_a_verifier_of_the_users_judges_runs(tmp_path, monkeypatch, capsys):
     mine = mine.replace("accuracy, avg@4, pass@4, maj@4", "accuracy")
     (tmp_path / "mine.yaml").write_text(f"name: mine\n{mine}")
     words = ["--tasks", tmp_path / "mine.yaml", "--data", tmp_path, "--output", tmp_path / "out"]
-    own = ["--modules", "judge_by_length"]
-    assert run(*words, *own, backend=ScriptedBackend(lambda request: "1234567890")) == 0
+    modules = ["--modules", "judge_by_length"]
+    assert run(*words, *modules, backend=ScriptedBackend(lambda request: "1234567890")) == 0
     # Gold answers are 1, 3, ... 23.
     assert get_score(tmp_path / "out", "mine", "avg@1") == pytest.approx(7 / 12)
     assert get_results(tmp_path / "out")["tasks"]["mine"]["grader"] == "short"
-    assert grade.main(["--run", str(tmp_path / "out"), *own]) == 0
+    assert grade.main(["--run", str(tmp_path / "out"), *modules]) == 0
     assert run(*words, "--modules", "no_such_module") == 2
     assert "modules: no_such_module cannot be imported" in capsys.readouterr().err
