@@ -48,6 +48,7 @@ COUNT_FROM_2 = limit_number(int, 2, _MOST, "a whole number from 2")
 WHOLE = limit_number(int, 0, _MOST, "a whole number from 0")
 SHARE = limit_number(float, 0, 1, "from 0 to 1")
 SHARE_ABOVE_0 = limit_number(float, _ABOVE_0, 1, "above 0 and at most 1")
+TEMPERATURE = limit_number(float, 0, 100, "from 0 to 100")
 POSITIVE = limit_number(float, _ABOVE_0, 1e300, "above 0")
 
 
@@ -96,7 +97,7 @@ def add_seed_argument(parser: Group, about: str, *names: str) -> None:
 def add_sampling_arguments(parser: Group, defaults: Sequence[float | None] = (None,) * 3) -> None:
     """Add ``--temperature``, ``--top-p`` and ``--max-new-tokens``, with defaults in this order."""
     options = (
-        ("--temperature", limit_number(float, 0, 100, "from 0 to 100"), "0 is greedy"),
+        ("--temperature", TEMPERATURE, "0 is greedy"),
         ("--top-p", SHARE_ABOVE_0, "share of the probability that is sampled from"),
         ("--max-new-tokens", COUNT, "tokens of a response at most"),
     )
