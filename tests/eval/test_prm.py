@@ -484,7 +484,7 @@ def test_prmbench(models, tmp_path):
     assert read_prmbench(str(tmp_path), "", "|")[0].response.text == "Add.|Add 1.5.|Done"
     report = (tmp_path / "all" / "report.md").read_text()
     assert (
-        "| multi\\_solutions (MS) | 1 | 0 | 100.0 | - | 100.0" in report
+        "| multi\\_solutions (MS) | 1 | 0 | 100.0 | – | 100.0" in report
         and "| mean of simplicity | " in report
     )
     best = results["best_threshold"]
