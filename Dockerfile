@@ -21,8 +21,10 @@ RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH VIRTUAL_ENV=/opt/venv PIP_NO_CACHE_DIR=1
 
 WORKDIR /opt/prime_ext
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY prime_ext prime_ext
+COPY eval eval
+COPY data_preprocessing data_preprocessing
 RUN pip install -e ".[gpu]"
 RUN case "$FLASH_ATTN_WHEEL" in \
         none) ;; \

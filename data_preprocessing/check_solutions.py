@@ -17,15 +17,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.pipeline_report import replace_half_characters
-from data_preprocessing.problem_sources import SourceProblem
-from data_preprocessing.stages import Changed, Removal, Result, Stage, StageRun, show_progress
 from prime_ext.utils.rows import SourceError, make_batches
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox.client import Limits, Sandbox, SandboxUnavailable
 from prime_ext.verifiers.verdict import Outcome
+
+from .code_sources import CodeProblem
+from .pipeline_report import replace_half_characters
+from .problem_sources import SourceProblem
+from .stages import Changed, Removal, Result, Stage, StageRun, show_progress
 
 FAILED = "solutions_fail"
 UNJUDGED = "unjudged"
@@ -88,31 +89,31 @@ class CheckSolutions(Stage):
         """Judge round by round, by the next program of every problem that has not passed yet."""
         results: list[Result] = [None] * len(problems)
         code: dict[int, CodeProblem] = {}
-        for place, problem in enumerate(problems):
+        for index, problem in enumerate(problems):
             if not isinstance(problem, CodeProblem) or problem.split != "train":
                 continue
             if problem.programs:
-                code[place] = problem
+                code[index] = problem
             elif self.without_solutions == "remove":
-                results[place] = Removal(NONE, "no Python 3 program")
+                results[index] = Removal(NONE, "no Python 3 program")
             else:
-                results[place] = Changed(problem, {"kept without a Python program": 1})
-        unsolved: dict[int, list[Row]] = {place: [] for place in code}
+                results[index] = Changed(problem, {"kept without a Python program": 1})
+        unsolved: dict[int, list[Row]] = {index: [] for index in code}
         for attempt in range(self.most_programs):
-            tried = [place for place in unsolved if attempt < len(code[place].programs)]
-            pairs = [(code[place].programs[attempt], code[place].ground_truth()) for place in tried]
-            for place, verdict in zip(tried, verdicts_of(pairs), strict=True):
-                unsolved[place].append(verdict)
+            tried = [index for index in unsolved if attempt < len(code[index].programs)]
+            pairs = [(code[index].programs[attempt], code[index].ground_truth()) for index in tried]
+            for index, verdict in zip(tried, verdicts_of(pairs), strict=True):
+                unsolved[index].append(verdict)
                 if verdict["outcome"] == Outcome.CORRECT:
-                    results[place] = Changed(code[place], {f"passed by program {attempt + 1}": 1})
-                    del unsolved[place]
-        for place, verdicts in unsolved.items():
+                    results[index] = Changed(code[index], {f"passed by program {attempt + 1}": 1})
+                    del unsolved[index]
+        for index, verdicts in unsolved.items():
             words = "; ".join(
                 f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts
             )
             rule = UNJUDGED if any(verdict["grader_failure"] for verdict in verdicts) else FAILED
-            of = len(code[place].programs)
-            results[place] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
+            of = len(code[index].programs)
+            results[index] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
         return results
 
     def _verdicts(

@@ -15,10 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PositiveInt
 
-from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.math_rules import TOO_LONG
-from data_preprocessing.stages import Changed, Removal, Result, Rule, RuleStage, Stage, search
 from prime_ext.tasks.value_types import LISTED
+
+from .code_sources import CodeProblem
+from .math_rules import TOO_LONG
+from .stages import Changed, Removal, Result, Rule, RuleStage, Stage, search
 
 # Codeforces cuts long tests and ends them with an ellipsis; short ones may have their own.
 _CUT_FROM = 200
@@ -47,14 +48,14 @@ def _find_mark(problem: CodeProblem, mark: str, words: str) -> str | None:
     return words if mark in problem.marks else None
 
 
-def _contradiction(problem: CodeProblem, text: str) -> str | None:
+def _find_contradiction(problem: CodeProblem, text: str) -> str | None:
     """Describe two tests that no program can pass together; None without such a pair."""
-    wanted: dict[str, str] = {}
-    for given, expected in zip(problem.inputs, problem.outputs, strict=True):
+    known: dict[str, str] = {}
+    for value, expected in zip(problem.inputs, problem.outputs, strict=True):
         output = " ".join(str(expected).split())
-        if wanted.setdefault(str(given).strip(), output) != output:
+        if known.setdefault(str(value).strip(), output) != output:
             return (
-                f"input {str(given)[:40]!r} has outputs {wanted[str(given).strip()][:40]!r} and"
+                f"input {str(value)[:40]!r} has outputs {known[str(value).strip()][:40]!r} and"
                 f" {output[:40]!r}"
             )
     return None
@@ -83,7 +84,7 @@ CODE_RULES = {
     "unreadable_tests": Rule(
         "tests that cannot be read, or none", lambda row, text: row.unreadable or None
     ),
-    "contradictory_tests": Rule("two outputs for one input", _contradiction),
+    "contradictory_tests": Rule("two outputs for one input", _find_contradiction),
 }
 # These apply to every split, whatever is chosen: a row without tests is useless.
 CODE_ALWAYS = ("unreadable_tests",)
@@ -102,14 +103,14 @@ class CodeRules(RuleStage):
     always = CODE_ALWAYS
 
 
-def spread(n: int, k: int) -> list[int]:
-    """Return ``k`` evenly spread places of ``n``, or all of them if ``n <= k``.
+def spread_evenly(n: int, k: int) -> list[int]:
+    """Return ``k`` evenly spread positions in ``n``, or all of them if ``n <= k``.
 
-    They include the first and the last place; with ``k = 1`` only the first.
+    They include the first and the last; with ``k = 1`` only the first.
     """
     if n <= k:
         return list(range(n))
-    return [0] if k == 1 else [place * (n - 1) // (k - 1) for place in range(k)]
+    return [0] if k == 1 else [rank * (n - 1) // (k - 1) for rank in range(k)]
 
 
 @dataclass(frozen=True)
@@ -154,22 +155,22 @@ class CodeTests(Stage):
         # Bytes of the tests that are left, by number.
         sizes: dict[int, int] = {}
         for number, pair in enumerate(zip(inputs, outputs, strict=True)):
-            given = json.dumps(pair[0])
+            test_input = json.dumps(pair[0])
             size = len(json.dumps(pair).encode())
             if any(
                 isinstance(text, str) and len(text) >= _CUT_FROM and text.rstrip().endswith("...")
                 for text in pair
             ):
                 gone["cut tests"] += 1
-            elif given in seen:
+            elif test_input in seen:
                 gone["repeated tests"] += 1
             elif size > self.most_bytes:
                 gone["tests too large"] += 1
             else:
-                seen.add(given)
+                seen.add(test_input)
                 sizes[number] = size
         left = list(sizes)
-        kept = [left[place] for place in spread(len(left), self.most_tests)]
+        kept = [left[rank] for rank in spread_evenly(len(left), self.most_tests)]
         total = sum(sizes[number] for number in kept)
         for number in sorted(kept, key=lambda number: (-sizes[number], -number)):
             if total <= self.most_bytes_in_all:

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.problem_sources import Numbered, ProblemSource, SourceProblem
 from prime_ext.tasks.cells import cell, read_cell
 from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.cases import MalformedTests, PairProblem, parse_test_cases
 from prime_ext.verifiers.code.program_extraction import MAX_PROGRAM_CHARACTERS
+
+from .problem_sources import Numbered, ProblemSource, SourceProblem
 
 # Programs that are kept per problem to try its tests; CodeContests has hundreds.
 MOST_PROGRAMS = 8
@@ -64,14 +65,12 @@ class CodeProblem(SourceProblem):
         """Return the problem and, if the tests call a function, how its program has to begin."""
         if self.starter:
             return f"{self.problem}\n\nBegin with this code:\n```python\n{self.starter}\n```"
-        return (
-            f"{self.problem}\n\nName the function `{self.function}`."
-            if self.function
-            else self.problem
-        )
+        if self.function:
+            return f"{self.problem}\n\nName the function `{self.function}`."
+        return self.problem
 
 
-def _tests(tests: Any) -> Fields:
+def _read_tests(tests: Any) -> Fields:
     """Return the tests of a problem, or the reason why they cannot be read."""
     try:
         parsed = parse_test_cases(tests)
@@ -82,18 +81,18 @@ def _tests(tests: Any) -> Fields:
         if not all(map(is_whole, (*inputs, *outputs))):
             return {"unreadable": "half a character (a lone surrogate)"}
         return {"inputs": inputs, "outputs": outputs}
-    given = json.loads(tests) if isinstance(tests, str) else tests
-    if "fn_name" not in given:
+    content = json.loads(tests) if isinstance(tests, str) else tests
+    if "fn_name" not in content:
         return {"unreadable": "tests are code, not inputs and outputs"}
-    calls = {"inputs": tuple(given["inputs"]), "outputs": tuple(given["outputs"])}
-    return {**calls, "function": str(given["fn_name"])}
+    calls = {"inputs": tuple(content["inputs"]), "outputs": tuple(content["outputs"])}
+    return {**calls, "function": str(content["fn_name"])}
 
 
-def _programs(found: Iterable[Any]) -> tuple[str, ...]:
+def _choose_programs(candidates: Iterable[Any]) -> tuple[str, ...]:
     """Return the first distinct programs of a usable size."""
     usable = (
         text
-        for text in found
+        for text in candidates
         if isinstance(text, str) and 0 < len(text.strip()) <= MAX_PROGRAM_CHARACTERS
     )
     return tuple(dict.fromkeys(text for text in usable if is_whole(text)))[:MOST_PROGRAMS]
@@ -114,11 +113,11 @@ def apps_row(row: Mapping[str, Any]) -> Fields:
     return {
         "problem": read_cell(question, "question"),
         "starter": starter.strip() if isinstance(starter, str) and is_whole(starter) else "",
-        "programs": _programs(solutions if isinstance(solutions, Sequence) else ()),
+        "programs": _choose_programs(solutions if isinstance(solutions, Sequence) else ()),
         "marks": ("picture",)
         if str(row.get("picture_num") or "0").strip() not in ("0", "0.0")
         else (),
-        **_tests(tests or {"inputs": [], "outputs": []}),
+        **_read_tests(tests or {"inputs": [], "outputs": []}),
     }
 
 
@@ -138,11 +137,11 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
     files = any(str(row.get(name) or "").strip() for name in ("input_file", "output_file"))
     return {
         "problem": read_cell(description, "description"),
-        "programs": _programs(
+        "programs": _choose_programs(
             text for language, text in named if language in (_PYTHON_3, "PYTHON3")
         ),
         "marks": ("file",) if files else (),
-        **_tests(pairs),
+        **_read_tests(pairs),
     }
 
 
@@ -153,10 +152,10 @@ def codeforces_row(row: Mapping[str, Any]) -> Fields:
     for heading, column in (("Input", "input-specification"), ("Output", "output-specification")):
         if row.get(column):
             parts.append(f"{heading}\n{read_cell(row[column], column)}")
-    for given, wanted in zip(
+    for stdin, stdout in zip(
         row.get("demo-input") or (), row.get("demo-output") or (), strict=False
     ):
-        parts.append(f"Example input\n{str(given).strip()}\nExample output\n{str(wanted).strip()}")
+        parts.append(f"Example input\n{str(stdin).strip()}\nExample output\n{str(stdout).strip()}")
     if row.get("note"):
         parts.append(f"Note\n{read_cell(row['note'], 'note')}")
     if not isinstance(tests, Sequence) or not all(isinstance(test, Mapping) for test in tests):
@@ -170,11 +169,11 @@ def codeforces_row(row: Mapping[str, Any]) -> Fields:
     }
     return {
         "problem": text,
-        "programs": _programs(row.get(SUBMISSION_PROGRAMS) or ()),
+        "programs": _choose_programs(row.get(SUBMISSION_PROGRAMS) or ()),
         "marks": ("interactive",)
         if "interactive" in [str(tag).lower() for tag in row.get("tags") or ()]
         else (),
-        **_tests(pairs),
+        **_read_tests(pairs),
     }
 
 

@@ -16,11 +16,11 @@ from prime_ext.utils.run_store import command
 from prime_ext.verifiers.sources import UnknownSource
 
 
-def build_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Return a parser that shows the module's docstring as it is written."""
-    name = f"python -m data_preprocessing.{program}"
-    kind = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=name, description=description, formatter_class=kind)
+def add_files_argument(parser: argparse.ArgumentParser, kind: str, about: str) -> None:
+    """Add ``--input`` for :func:`parse_files`; ``kind`` is what a file is of, such as TASK."""
+    shown = f"{kind}[:SPLIT]=FILE"
+    options = {"nargs": "+", "action": "extend", "default": [], "metavar": shown, "help": about}
+    parser.add_argument("--input", **options)
 
 
 def parse_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
@@ -55,13 +55,6 @@ def fill_folder(folder: Path) -> Iterator[Path]:
             path.replace(folder / path.name)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-
-
-def positive(word: str) -> int:
-    """Read a number of the command line that must be at least 1."""
-    if int(word) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {word}")
-    return int(word)
 
 
 def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -12,14 +12,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from data_preprocessing.pipeline_report import MAX_SHOWN
-from data_preprocessing.problem_sources import SourceProblem
-from data_preprocessing.stages import Removal, Result, Stage, StageRun
-from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import load_problems
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import SourceError
+
+from .pipeline_report import MAX_SHOWN
+from .problem_sources import SourceProblem
+from .stages import Removal, Result, Stage, StageRun
+from .text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
 
 # A row to compare with: its task, its number there, its texts.
 TestRow = tuple[str, Any, Sequence[str]]
@@ -59,8 +60,8 @@ class Decontaminate(Settings, Stage):
         tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
         rows = list(problems)
         if self.own_splits:
-            own = (row for row in rows if row.split != "train")
-            tests += [(f"{row.data_source} {row.split}", row.index, [row.problem]) for row in own]
+            rest = (row for row in rows if row.split != "train")
+            tests += [(f"{row.data_source} {row.split}", row.index, [row.problem]) for row in rest]
         counts = Counter(task for task, _, _ in tests)
         compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
         run.compared.append(f"compared with {compared}")
@@ -71,7 +72,7 @@ class Decontaminate(Settings, Stage):
             index.add(*texts)
         for row in rows:
             match = index.match(row.problem, levels=self.levels) if row.split == "train" else None
-            yield row, None if match is None else _removal(row.problem, match, tests)
+            yield row, None if match is None else _build_removal(row.problem, match, tests)
 
     def _task_rows(self, data: Path | None) -> tuple[list[TestRow], dict[str, str]]:
         """Return the rows of the tasks, and why tasks have no data here, by their names."""
@@ -96,7 +97,7 @@ class Decontaminate(Settings, Stage):
         return rows, missing
 
 
-def _removal(text: str, match: tuple[str, float, int], tests: Sequence[TestRow]) -> Removal:
+def _build_removal(text: str, match: tuple[str, float, int], tests: Sequence[TestRow]) -> Removal:
     level, similarity, number = match
     task, row, texts = tests[number]
     shown = "\n".join(texts)[:MAX_SHOWN]

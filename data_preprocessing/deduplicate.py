@@ -21,13 +21,17 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.pipeline_report import MAX_SHOWN
-from data_preprocessing.problem_sources import SourceProblem
-from data_preprocessing.stages import Removal, Result, Stage, StageRun
-from data_preprocessing.text_similarity import (
+from prime_ext.tasks.value_types import LISTED
+from prime_ext.verifiers.math.notation import normalize
+
+from .math_sources import MathProblem
+from .pipeline_report import MAX_SHOWN
+from .problem_sources import SourceProblem
+from .stages import Removal, Result, Stage, StageRun
+from .text_similarity import (
     BANDS,
     LEAST_NGRAMS,
+    MEANING,
     Settings,
     jaccard,
     normalize_wording,
@@ -35,16 +39,11 @@ from data_preprocessing.text_similarity import (
     signature,
     word_ngrams,
 )
-from prime_ext.tasks.value_types import LISTED
-from prime_ext.verifiers.math.notation import normalize
 
 TwinLevel = Literal["exact", "near", "ngrams"]
 TWIN_LEVELS: tuple[TwinLevel, ...] = get_args(TwinLevel)
 TWIN_MEANING = {
-    "exact": (
-        "the same words, numbers and operators; case, white space, punctuation and LaTeX layout"
-        " aside"
-    ),
+    "exact": MEANING["normalized"],
     "near": "Jaccard similarity of the character n-grams at the threshold or above",
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }
@@ -114,8 +113,8 @@ def keep_shared_keys(keys: np.ndarray) -> np.ndarray:
         (slice(column, column + 1), None) for column in range(1 + BANDS)
     ]
     for columns, most in [*groups, (slice(1 + BANDS, None), MOST_ROWS_OF_A_PHRASE)]:
-        _, place, counts = np.unique(keys[:, columns], return_inverse=True, return_counts=True)
-        n_rows = counts[place].reshape(keys[:, columns].shape)
+        _, inverse, counts = np.unique(keys[:, columns], return_inverse=True, return_counts=True)
+        n_rows = counts[inverse].reshape(keys[:, columns].shape)
         alone = (n_rows < 2) | (False if most is None else n_rows > most)
         shared[:, columns][alone] = 0
     return shared
@@ -135,9 +134,9 @@ def find_twins(
     staying: dict[int, list[int]] = {}
     kept: dict[int, Compared] = {}
     for number, (row, shared) in enumerate(zip(rows, keep_shared_keys(keys), strict=True)):
-        own = [int(key) for key in shared if key]
+        row_keys = [int(key) for key in shared if key]
         twins = []
-        for other in sorted({other for key in own for other in staying.get(key, ())}):
+        for other in sorted({other for key in row_keys for other in staying.get(key, ())}):
             twin = twin_level(row, kept[other], settings, levels)
             if twin is not None:
                 twins.append((other, *twin))
@@ -147,9 +146,9 @@ def find_twins(
             )  # type: ignore[arg-type]
             yield kept[other], level, similarity
             continue
-        if own:
+        if row_keys:
             kept[number] = row
-        for key in own:
+        for key in row_keys:
             if len(staying.setdefault(key, [])) < MOST_COMPARED:
                 staying[key].append(number)
         yield None
@@ -193,15 +192,11 @@ class Deduplicate(Settings, Stage):
             yield problem, None if twin is None else self._removal(problem, *twin)
 
     def _build_compared(self, problem: SourceProblem) -> Compared:
-        answer = (
-            normalize(problem.answer)
-            if self.same_answer and isinstance(problem, MathProblem)
-            else ""
-        )
+        compares_answers = self.same_answer and isinstance(problem, MathProblem)
+        answer = normalize(problem.answer) if compares_answers else ""
         # A list, for JSON; it identifies the problem.
-        return Compared(
-            problem.problem, answer, [problem.data_source, problem.split, problem.index]
-        )
+        name = [problem.data_source, problem.split, problem.index]
+        return Compared(problem.problem, answer, name)
 
     def _removal(
         self, problem: SourceProblem, twin: Compared, level: str, similarity: float

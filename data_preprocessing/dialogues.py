@@ -22,8 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from data_preprocessing.grading import Judge, Judges
-from data_preprocessing.pipeline_report import replace_half_characters
 from prime_ext.generate.backend import (
     Backend,
     BackendError,
@@ -34,6 +32,9 @@ from prime_ext.generate.backend import (
 )
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, RunLock
+
+from .grading import Judge, get_verdicts
+from .pipeline_report import replace_half_characters
 
 Messages = Sequence[Mapping[str, str]]
 FIELDS = ("key", "text", "tokens", "prompt_tokens", "finish")
@@ -58,11 +59,11 @@ class Ask:
 
     def seed(self, base: int) -> int:
         """Return 31 bits that differ between prompts, samples and attempts."""
-        asked = json.dumps(
+        query = json.dumps(
             [base, [dict(message) for message in self.prompt], self.sample, self.attempt],
             sort_keys=True,
         )
-        return int.from_bytes(hashlib.blake2b(asked.encode(), digest_size=4).digest(), "big") >> 1
+        return int.from_bytes(hashlib.blake2b(query.encode(), digest_size=4).digest(), "big") >> 1
 
 
 @dataclass(frozen=True)
@@ -79,17 +80,16 @@ Dialogue: TypeAlias = Generator[Sequence[Effect], list[Any], Result]
 
 
 class Interviewer:
-    """A runner of dialogues and judges; counts answers ``asked`` for and ``found`` in the store."""
+    """Runner of dialogues and judges; counts ``requested`` and ``reused`` answers."""
 
     def __init__(self, backend: Backend, store: LineFile, sampling: Sampling, seed: int) -> None:
-        self.asked = 0
-        self.found = 0
+        self.requested = 0
+        self.reused = 0
         self._backend = backend
         self._store = store
         self._sampling = sampling
         self._seed = seed
         self._description = dict(backend.description())
-        self._judges = Judges()
 
     def results(self, dialogues: Sequence[Dialogue[Result]]) -> list[Result | Unanswered]:
         """Run all dialogues turn by turn. Raises SourceError: the backend rejects all questions."""
@@ -97,21 +97,23 @@ class Interviewer:
         answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(dialogues)))
         while answers:
             waiting: dict[int, Sequence[Effect]] = {}
-            for number, given in answers.items():
+            for number, answered in answers.items():
                 try:
                     # A generator is started with None.
-                    waiting[number] = dialogues[number].send(given)  # type: ignore[arg-type]
+                    waiting[number] = dialogues[number].send(answered)  # type: ignore[arg-type]
                 except StopIteration as stop:
                     results[number] = stop.value
             flat = [effect for effects in waiting.values() for effect in effects]
-            said = iter(self._responses([effect for effect in flat if isinstance(effect, Ask)]))
-            judged = iter(
-                self._judges.verdicts([effect for effect in flat if isinstance(effect, Judge)])
+            responses = iter(
+                self._responses([effect for effect in flat if isinstance(effect, Ask)])
             )
+            judged = iter(get_verdicts([effect for effect in flat if isinstance(effect, Judge)]))
             answers = {}
             for number, effects in waiting.items():
-                replies = [next(said if isinstance(effect, Ask) else judged) for effect in effects]
-                failed = next((one for one in replies if isinstance(one, Unanswered)), None)
+                replies = [
+                    next(responses if isinstance(effect, Ask) else judged) for effect in effects
+                ]
+                failed = next((reply for reply in replies if isinstance(reply, Unanswered)), None)
                 if failed is None:
                     answers[number] = replies
                 else:
@@ -138,7 +140,7 @@ class Interviewer:
         for key, request in requests.items():
             if key in self._store.rows:
                 answers[key] = Response(**self._store.rows[key])
-                self.found += 1
+                self.reused += 1
                 continue
             try:
                 self._backend.check([request])
@@ -147,19 +149,16 @@ class Interviewer:
             else:
                 answers[key] = Unanswered("the backend gave no answer", refused=False)
                 taken.append(request)
-        if answers and not (taken or self.asked or self.found):
+        if answers and not (taken or self.requested or self.reused):
             first: Any = next(iter(answers.values()))
             raise SourceError(f"the model takes none of {len(answers)} questions: {first.detail}")
-        self.asked += len(taken)
-        said: Iterable[Response] = ()
-        if taken:
-            watched = sys.stderr.isatty()
-            said = (
-                generate_with_progress(self._backend, taken, "answers")
-                if watched
-                else self._backend.generate(taken)
-            )
-        for response in said:
+        self.requested += len(taken)
+        responses: Iterable[Response] = ()
+        if taken and sys.stderr.isatty():
+            responses = generate_with_progress(self._backend, taken, "answers")
+        elif taken:
+            responses = self._backend.generate(taken)
+        for response in responses:
             if response.finish == "failed":
                 answers[response.key] = Unanswered(
                     response.detail or "no reason given", refused=False

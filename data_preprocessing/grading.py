@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries to the verifiers: is a response right, and can they use a gold answer?"""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,21 +10,13 @@ from typing import Any
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.code.cases import MalformedTests, parse_test_cases
 from prime_ext.verifiers.gym_verifier import read_problem
+from prime_ext.verifiers.judging import judge_response, make_verifier, run_concurrently
 from prime_ext.verifiers.math.answer_extraction import extract
 from prime_ext.verifiers.math.math_verifier import MathVerifier
 from prime_ext.verifiers.math.structure import Leaf, find_unread, read
-from prime_ext.verifiers.sources import (
-    BUILT_IN,
-    TaskVerifier,
-    UnknownSource,
-    ask_verifier,
-    choice_options,
-    find_source,
-    make_task_verifier,
-)
+from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, choice_options, find_source
 from prime_ext.verifiers.verdict import correct
 
-JUDGED_AT_A_TIME = 64
 # It equals no gold answer, and rules cannot decide it. The time suffices on a busy machine.
 _NO_ANSWER = r"q_{0}+\sqrt{13}"
 _SECONDS = 60.0
@@ -42,80 +33,67 @@ class Judge:
     extra_info: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Judges:
-    """The verifiers of the sources, each made when first needed; UnknownSource without one."""
+def get_verdicts(judges: Sequence[Judge]) -> list[Verdict]:
+    """Return the verdicts in order. UnknownSource: a data source has no verifier."""
+    verdicts: dict[int, Verdict] = {}
 
-    def __init__(self) -> None:
-        self._verifiers: dict[str, TaskVerifier] = {}
+    async def judge(index: int) -> None:
+        verdicts[index] = await get_verdict(judges[index])
 
-    def verdicts(self, judged: Sequence[Judge]) -> list[Verdict]:
-        """Return the verdicts in order."""
+    run_concurrently(judge, range(len(judges)))
+    return [verdicts[index] for index in range(len(judges))]
 
-        async def all_of_them() -> list[Verdict]:
-            gate = asyncio.Semaphore(JUDGED_AT_A_TIME)
 
-            async def one(judge: Judge) -> Verdict:
-                async with gate:
-                    return await self.verdict(judge)
+async def get_verdict(judge: Judge) -> Verdict:
+    """Return one verdict."""
+    source = find_source(judge.data_source)
+    options = dict(source.options)
+    if source.task == "choice":
+        options.update(choice_options(judge.extra_info))
+    verifier = make_verifier(source.task)
+    return await judge_response(verifier, judge.response, judge.gold, options)
 
-            return list(await asyncio.gather(*map(one, judged)))
 
-        return asyncio.run(all_of_them())
-
-    async def verdict(self, judge: Judge) -> Verdict:
-        """Return one verdict."""
-        source = find_source(judge.data_source)
-        options = dict(source.options)
-        if source.task == "choice":
-            options.update(choice_options(judge.extra_info))
-        if source.task not in self._verifiers:
-            self._verifiers[source.task] = make_task_verifier(source.task)
-        return await ask_verifier(self._verifiers[source.task], judge.response, judge.gold, options)
-
-    async def gold_fault(
-        self, data_source: str, gold: str, extra_info: Mapping[str, Any]
-    ) -> str | None:
-        """Return what is wrong with a gold answer, or None. Tests of programs are read, not run."""
+async def find_gold_fault(data_source: str, gold: str, extra_info: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a gold answer, or None. Tests of programs are read, not run."""
+    try:
+        task = find_source(data_source).task
+    except UnknownSource as error:
+        return str(error).partition(";")[0]
+    if task not in BUILT_IN:
+        # Only their verifier can tell what a right response is, but it must judge.
         try:
-            task = find_source(data_source).task
-        except UnknownSource as error:
-            return str(error).partition(";")[0]
-        if task not in BUILT_IN:
-            # Only their verifier can tell what a right response is, but it must judge.
-            try:
-                await self.verdict(Judge(data_source, gold, gold, extra_info))
-            except Exception as error:
-                return f"the verifier {task!r} fails: {type(error).__name__}: {error}"
-            return None
-        if task == "code":
-            try:
-                parse_test_cases(gold)
-            except MalformedTests as error:
-                return f"unusable tests: {error}"
-            return None
-        reason = check_gold(gold) if task == "math" else None
-        if reason is not None:
-            return f"gold answer {gold[:60]!r} cannot be graded: {reason}"
-        answer = gold
-        if task == "reasoning_gym":
-            try:
-                answer = read_problem(gold)["answer"]
-            except ValueError as error:
-                return str(error)
-        response = f"#### {gold}" if task == "choice" else f"\\boxed{{{answer}}}"
-        verdict = await self.verdict(Judge(data_source, response, gold, extra_info))
-        if task == "reasoning_gym" and not verdict.grader_failure:
-            nonsense = await self.verdict(Judge(data_source, r"\boxed{?!}", gold, extra_info))
-            if nonsense.correct:
-                return f"the scorer takes any answer for right: {nonsense.detail}"
-            # Some tasks have many right answers and name none.
-            verdict = correct(None, 0.0) if answer is None else verdict
-        if verdict.correct:
-            return None
-        return (
-            f"gold answer {gold[:60]!r} is graded {verdict.outcome} against itself:"
-            f" {verdict.detail}"
-        )
+            make_verifier(task)
+        except Exception as error:
+            return f"the verifier {task!r} cannot be made: {type(error).__name__}: {error}"
+        verdict = await get_verdict(Judge(data_source, gold, gold, extra_info))
+        return f"the verifier {task!r} fails: {verdict.detail}" if verdict.grader_failure else None
+    if task == "code":
+        try:
+            parse_test_cases(gold)
+        except MalformedTests as error:
+            return f"unusable tests: {error}"
+        return None
+    reason = check_gold(gold) if task == "math" else None
+    if reason is not None:
+        return f"gold answer {gold[:60]!r} cannot be graded: {reason}"
+    answer = gold
+    if task == "reasoning_gym":
+        try:
+            answer = read_problem(gold)["answer"]
+        except ValueError as error:
+            return str(error)
+    response = f"#### {gold}" if task == "choice" else f"\\boxed{{{answer}}}"
+    verdict = await get_verdict(Judge(data_source, response, gold, extra_info))
+    if task == "reasoning_gym" and not verdict.grader_failure:
+        nonsense = await get_verdict(Judge(data_source, r"\boxed{?!}", gold, extra_info))
+        if nonsense.correct:
+            return f"the scorer takes any answer for right: {nonsense.detail}"
+        # Some tasks have many right answers and name none.
+        verdict = correct(None, 0.0) if answer is None else verdict
+    if verdict.correct:
+        return None
+    return f"gold answer {gold[:60]!r} is graded {verdict.outcome} against itself: {verdict.detail}"
 
 
 @lru_cache(maxsize=65_536)

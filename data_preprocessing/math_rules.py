@@ -13,10 +13,11 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from data_preprocessing.grading import check_gold
-from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.stages import AROUND, Rule, RuleStage, search, show_around
 from prime_ext.tasks.value_types import LISTED
+
+from .grading import check_gold
+from .math_sources import MathProblem
+from .stages import AROUND, Rule, RuleStage, search, show_around
 
 MAX_CHARACTERS = 20_000
 
@@ -76,7 +77,7 @@ def remove_drawings(text: str) -> str:
     return " ".join([*kept, text[end:]])
 
 
-def _figure(problem: MathProblem, text: str) -> str | None:
+def _find_figure(problem: MathProblem, text: str) -> str | None:
     evidence = search(_FIGURE, text)
     # A drawing that is given as code can be read.
     if evidence is None and "[asy]" not in problem.problem and "tikzpicture" not in text:
@@ -84,7 +85,7 @@ def _figure(problem: MathProblem, text: str) -> str | None:
     return evidence
 
 
-def _choice(problem: MathProblem, text: str) -> str | None:
+def _find_choice(problem: MathProblem, text: str) -> str | None:
     for labels in _LABELS:
         first = match = labels[0].search(text)
         for label in labels[1:]:
@@ -95,9 +96,9 @@ def _choice(problem: MathProblem, text: str) -> str | None:
 
 
 def _find_broken(problem: MathProblem, text: str) -> str | None:
-    for part in (problem.problem, problem.answer):
-        if is_unbalanced(part):
-            return f"braces do not match: {part[-2 * AROUND :]}"
+    for latex in (problem.problem, problem.answer):
+        if is_unbalanced(latex):
+            return f"braces do not match: {latex[-2 * AROUND :]}"
     return None
 
 
@@ -111,7 +112,7 @@ MATH_RULES = {
     "giant": TOO_LONG,
     "figure": Rule(
         "refers to a figure, or to a diagram or picture of which there is no code",
-        _figure,
+        _find_figure,
         ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
     ),
     "proof": Rule(
@@ -119,7 +120,7 @@ MATH_RULES = {
         lambda row, text: search(_PROOF, text),
         ("prove", "show"),
     ),
-    "choice": Rule("multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
+    "choice": Rule("multiple choice: labels A, B and C in order", _find_choice, ("b)", "b.", "b:")),
     "blank": Rule(
         "a blank to fill in", lambda row, text: search(_BLANK, text), ("\\underline", "___", "\\_")
     ),

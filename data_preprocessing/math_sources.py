@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.problem_sources import ProblemSource, SourceProblem
 from prime_ext.tasks.cells import describe_columns, find_column, read_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.answer_extraction import extract_answer
+
+from .problem_sources import ProblemSource, SourceProblem
 
 _GSM8K_ANSWER = re.compile(r"####[ \t]*(\S[^\n]*?)\s*$")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")

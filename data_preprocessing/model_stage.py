@@ -14,17 +14,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import build_parser, fill_folder, positive, print_sources
-from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
-from data_preprocessing.pipeline_report import BAD, Tally
-from data_preprocessing.problem_sources import parse_rows
-from data_preprocessing.stages import Removal, show_progress
-from data_preprocessing.validate import RLRow, read_parquet_schema, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
 from prime_ext.tasks.rl_rows import row_faults, write_rows
+from prime_ext.utils.arguments import (
+    add_output_argument,
+    add_sampling_arguments,
+    add_seed_argument,
+    build_parser,
+)
 from prime_ext.utils.rows import BadRow, SourceError, make_batches
+
+from .command import fill_folder, print_sources
+from .dialogues import Dialogue, Interviewer, Unanswered, open_answers
+from .pipeline_report import BAD, Tally
+from .problem_sources import parse_rows
+from .stages import Removal, show_progress
+from .validate import RLRow, read_parquet_schema, unify
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal
@@ -42,8 +49,8 @@ MODEL_RULES = {
 # ---- rows ----
 
 
-def check_row(raw: Mapping[str, Any], *place: object) -> Row:
-    """Return a row of verl's schema. Raises BadRow: it has faults. Its place is not used."""
+def check_row(raw: Mapping[str, Any], *position: object) -> Row:
+    """Return a row of verl's schema. Raises BadRow: it has faults. ``position`` is not used."""
     faults = row_faults(raw, RLRow)
     if faults:
         raise BadRow("; ".join(faults))
@@ -73,11 +80,11 @@ def read_schema(path: Path) -> pa.Schema:
 def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
     """Return the schema of a file with fields added to ``extra_info``, or replaced there."""
     schema = read_schema(path)
-    place = schema.get_field_index("extra_info")
-    known = schema.field(place).type
+    column = schema.get_field_index("extra_info")
+    known = schema.field(column).type
     kept = [known.field(i) for i in range(known.num_fields) if known.field(i).name not in fields]
     return schema.set(
-        place,
+        column,
         pa.field("extra_info", pa.struct([*kept, *(pa.field(*item) for item in fields.items())])),
     )
 
@@ -109,9 +116,9 @@ def run_stage(
         schema: returns the schema of the output of a file.
         parse: turns the content at a number of a file into a row.
     """
-    outputs = name_outputs(options.input, options.output_dir)
+    outputs = name_outputs(options.input, options.output)
     written = {}
-    with fill_folder(options.output_dir) as hidden:
+    with fill_folder(options.output) as hidden:
         tally = Tally([title])
         for path, output in outputs.items():
             chunks = make_batches(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
@@ -199,22 +206,17 @@ def run_model_stage(
     ``dialogue`` gets the row and the model's name. Raises SourceError: questions got no answer and
     ``--on-failure`` is stop.
     """
-    if options.temperature < 0 or not 0 < options.top_p <= 1:
-        got = f"{options.temperature} and {options.top_p}"
-        raise SourceError(
-            f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}"
-        )
     how = {name: getattr(options, name) for name in ("temperature", "top_p", "max_new_tokens")}
     # Find mistakes in the files before a model is loaded.
-    name_outputs(options.input, options.output_dir)
+    name_outputs(options.input, options.output)
     for path in options.input:
         stage.get("schema", read_schema)(path)
     with (
-        open_answers(options.answers or options.output_dir / "answers.jsonl") as store,
+        open_answers(options.answers or options.output / "answers.jsonl") as store,
         closing(backend_from_arguments(options)) as backend,
     ):
         model = backend.description()
-        interviewer = Interviewer(backend, store, Sampling(**how), options.sampling_seed)
+        interviewer = Interviewer(backend, store, Sampling(**how), options.seed)
 
         def work(rows: Sequence[Row]) -> list[Outcome]:
             results = interviewer.results([dialogue(row, str(model["model"])) for row in rows])
@@ -238,11 +240,11 @@ def run_model_stage(
                 for result in results
             ]
 
-        settings = {"model": model, **settings, **how, "seed": options.sampling_seed}
+        settings = {"model": model, **settings, **how, "seed": options.seed}
         rules = {**rules, **MODEL_RULES}
         code = run_stage(options, work, rules=rules, settings=settings, **stage)
     print(
-        f"{interviewer.asked} answers asked for, {interviewer.found} found in {store.path}",
+        f"{interviewer.requested} answers asked for, {interviewer.reused} found in {store.path}",
         file=sys.stderr,
     )
     return code
@@ -252,7 +254,7 @@ def stage_parser(
     program: str, description: str | None, sampling: Sampling | None = None
 ) -> argparse.ArgumentParser:
     """Return a parser of stage options and, with defaults in ``sampling``, of a model's."""
-    top = build_parser(program, description)
+    top = build_parser(f"data {program.replace('_', '-')}", description)
     top.set_defaults(program=program)
     top.epilog = (
         "Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See"
@@ -270,12 +272,7 @@ def stage_parser(
         metavar="FILE",
         help="rows: parquet or JSON Lines",
     )
-    top.add_argument(
-        "--output-dir",
-        type=Path,
-        required=True,
-        help="gets a parquet file for each input, and reports",
-    )
+    add_output_argument(top, "gets a parquet file for each input, and reports")
     if sampling is None:
         return top
     add_backend_arguments(top)
@@ -294,17 +291,7 @@ def stage_parser(
             " (default); or remove these rows"
         ),
     )
-    how.add_argument(
-        "--temperature", type=float, default=sampling.temperature, help="default: %(default)s"
-    )
-    how.add_argument("--top-p", type=float, default=sampling.top_p, help="default: %(default)s")
-    how.add_argument(
-        "--max-new-tokens",
-        type=positive,
-        default=sampling.max_new_tokens,
-        help="default: %(default)s",
-    )
-    how.add_argument(
-        "--sampling-seed", type=int, default=0, help="base of the seeds of all answers (default: 0)"
-    )
+    defaults = (sampling.temperature, sampling.top_p, sampling.max_new_tokens)
+    add_sampling_arguments(how, defaults)
+    add_seed_argument(how, "all answers", "--sampling-seed")
     return top

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """AwpNLI, NewsNLI, RedditNLI, RTE-Quant, StressTest and QQA in verl's RL schema.
 
-    python -m data_preprocessing.numeric_reasoning --data-dir DATA --output-dir data/numeric
-    python -m data_preprocessing.numeric_reasoning --tasks qqa --input qqa=QQA_train.json \\
+    prime-ext data numeric-reasoning --data-dir DATA --output-dir data/numeric
+    prime-ext data numeric-reasoning --tasks qqa --input qqa=QQA_train.json \\
         --output-dir data/qqa
 
 Rows, prompts and labels follow ``prime_ext/tasks/benchmarks/*.yaml``. Without --data-dir and
@@ -26,16 +26,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import build_parser, fill_folder, parse_files, program
-from data_preprocessing.problem_sources import parse_rows
-from data_preprocessing.text_similarity import find_near_groups
 from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.benchmark_task import SPLITS, BenchmarkProblem, Task
 from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import source_files
+from prime_ext.utils.arguments import (
+    SHARE,
+    add_data_argument,
+    add_output_argument,
+    add_prompt_argument,
+    add_seed_argument,
+    add_tasks_argument,
+    build_parser,
+)
 from prime_ext.utils.files import write_json
 from prime_ext.utils.rows import BadRow, SourceError
+
+from .command import add_files_argument, fill_folder, parse_files, program
+from .problem_sources import parse_rows
+from .text_similarity import find_near_groups
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
 SCHEMA = rl_schema(
@@ -54,7 +64,7 @@ SCHEMA = rl_schema(
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceRow:
     """A usable row: its task, the split of its file, the file and the number in it."""
 
     task: Task
@@ -64,18 +74,18 @@ class Place:
     problem: BenchmarkProblem
 
 
-def find_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:
-    """Return a task's files by split: the given ones, or those in ``data_dir`` or on the hub."""
+def find_files(task: Task, files: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:
+    """Return a task's files by split: ``files``, or those in ``data_dir`` or on the hub."""
     splits = task.source.places(local=data_dir is not None)
-    if not given and not splits:
+    if not files and not splits:
         lacks = "is not on the hub" if data_dir is None else "names no local file"
         raise SourceError(f"{task.name} {lacks}; give --input {task.name}=FILE")
-    return dict(given) or {
+    return dict(files) or {
         split: path for split in splits for path in source_files(task, data_dir, split)
     }
 
 
-def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -> Iterator[Place]:
+def read_rows(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -> Iterator[SourceRow]:
     """Yield usable rows; print and count bad ones. Raises SourceError: a file has no usable row."""
     for split, path in files.items():
         good = 0
@@ -92,57 +102,59 @@ def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -
                 counts["bad"][str(problem)] += 1
                 continue
             good += 1
-            yield Place(task, split, path, number, problem)
+            yield SourceRow(task, split, path, number, problem)
         if good == 0:
             reasons = "; ".join(counts["bad"]) or "it has no rows"
             raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
 
 
-def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]) -> list[Place]:
+def drop_duplicates(
+    rows: Sequence[SourceRow], tasks: Mapping[str, dict[str, Any]]
+) -> list[SourceRow]:
     """Return each problem once, white space aside, preferably from the test split.
 
     Problems with several answers are left out.
     """
     copies: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for number, place in enumerate(places):
-        key = (place.task.name, *(" ".join(text.split()) for text in place.problem.fields.values()))
+    for number, row in enumerate(rows):
+        key = (row.task.name, *(" ".join(text.split()) for text in row.problem.fields.values()))
         copies[key].append(number)
     kept = []
     for numbers in copies.values():
-        counts = tasks[places[numbers[0]].task.name]
-        if len({places[number].problem.gold for number in numbers}) > 1:
+        counts = tasks[rows[numbers[0]].task.name]
+        if len({rows[number].problem.gold for number in numbers}) > 1:
             counts["contradictory_dropped"] += len(numbers)
         else:
             counts["duplicates_merged"] += len(numbers) - 1
             kept.append(
-                max(numbers, key=lambda number: (SPLITS.index(places[number].split), -number))
+                max(numbers, key=lambda number: (SPLITS.index(rows[number].split), -number))
             )
-    return [places[number] for number in sorted(kept)]
+    return [rows[number] for number in sorted(kept)]
 
 
-def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
+def choose_output(row: SourceRow, group: str, options: argparse.Namespace) -> str:
     """Return a row's output. Raises SourceError: ``official`` without official splits."""
     if options.splits == "test":
         return "test"
     if options.splits == "hashed":
         return pick_split(group, options.validation, options.test, options.seed)
-    if place.split == "all":
-        raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
-    return place.split
+    if row.split == "all":
+        raise SourceError(f"{row.task.name} has no official split; leave out --splits official")
+    return row.split
 
 
-def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+def choice_row(row: SourceRow, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a problem into a row of RL; ``extra`` is the rest of ``extra_info``."""
-    task = place.task
-    problem = place.problem
+    task = row.task
+    problem = row.problem
     described = {
         "texts": list(task.problem_texts(problem)),
         # The verifier takes the names of the options, or how many there are.
         "options": list(task.option_names) or None,
         "n_options": None if task.option_names else task.n_options,
         "label": task.label(problem.gold),
-        "file": place.path.name,
-        "row": place.row,
+        "file": row.path.name,
+        "row": row.row,
     }
     return rl_row(
         task.data_source,
@@ -155,9 +167,7 @@ def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str,
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Convert and write all files or none. Returns the report."""
-    if not (
-        options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1
-    ):
+    if options.validation + options.test >= 1:
         raise SourceError(
             f"--validation {options.validation} and --test {options.test} must add up to less"
             " than 1"
@@ -185,22 +195,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         }
         for name, task in tasks.items()
     }
-    places: list[Place] = []
+    source_rows: list[SourceRow] = []
     for name, task in tasks.items():
-        places += read_places(
+        source_rows += read_rows(
             task, find_files(task, files.get(name, {}), options.data_dir), counts[name]
         )
-    places = drop_duplicates(places, counts)
-    if not places:
+    source_rows = drop_duplicates(source_rows, counts)
+    if not source_rows:
         raise SourceError("nothing is left: all rows are contradictory duplicates")
-    groups = find_near_groups([place.task.problem_texts(place.problem) for place in places])
+    groups = find_near_groups([row.task.problem_texts(row.problem) for row in source_rows])
     rows = [
-        (place, group, choose_output(place, group, options))
-        for place, group in zip(places, groups, strict=True)
+        (row, group, choose_output(row, group, options))
+        for row, group in zip(source_rows, groups, strict=True)
     ]
     sides: dict[str, set[str]] = defaultdict(set)
-    for place, group, output in rows:
-        counts[place.task.name]["written"][output][place.task.label(place.problem.gold)] += 1
+    for row, group, output in rows:
+        counts[row.task.name]["written"][output][row.task.label(row.problem.gold)] += 1
         sides[group].add(output)
     for count in counts.values():
         count["bad"] = dict(count["bad"].most_common())
@@ -213,14 +223,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "groups_on_several_sides": sum(len(outputs) > 1 for outputs in sides.values()),
     }
     names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
-    refuse_leftovers(options.output_dir, names)
-    with fill_folder(options.output_dir) as hidden:
+    refuse_leftovers(options.output, names)
+    with fill_folder(options.output) as hidden:
         write_json(hidden / "report.json", report)
         for name in names:
-            of_output = enumerate((place, group) for place, group, output in rows if output == name)
+            of_output = enumerate((row, group) for row, group, output in rows if output == name)
             made = (
-                choice_row(place, options.prompt, {"split": name, "index": index, "group": group})
-                for index, (place, group) in of_output
+                choice_row(row, options.prompt, {"split": name, "index": index, "group": group})
+                for index, (row, group) in of_output
             )
             write_rows(hidden / f"{name}.parquet", SCHEMA, made)
     return report
@@ -228,18 +238,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 @program("numeric_reasoning")
 def main(words: Sequence[str] | None = None) -> int:
-    top = build_parser("numeric_reasoning", __doc__)
-    top.add_argument(
-        "--tasks", nargs="+", help=f"default: those of --input, else {' '.join(TASKS)}"
-    )
-    about = "local files; repeatable"
-    top.add_argument(
-        "--input", nargs="+", action="extend", default=[], metavar="TASK[:SPLIT]=FILE", help=about
-    )
-    top.add_argument(
-        "--data-dir", type=Path, help="folder with the files that the tasks name under source.local"
-    )
-    top.add_argument("--output-dir", type=Path, required=True)
+    top = build_parser("data numeric-reasoning", __doc__)
+    add_tasks_argument(top, f"default: those of --input, else {' '.join(TASKS)}")
+    add_files_argument(top, "TASK", "local files; repeatable")
+    add_data_argument(top)
+    add_output_argument(top, "of the rows and the report")
     about = (
         "hashed: near-duplicates and shared premises stay together (default); official: as the"
         " files are; test: all"
@@ -248,11 +251,11 @@ def main(words: Sequence[str] | None = None) -> int:
         "--splits", choices=("hashed", "official", "test"), default="hashed", help=about
     )
     top.add_argument(
-        "--validation", type=float, default=0.0, help="share of the groups (default: 0)"
+        "--validation", type=SHARE, default=0.0, help="share of the groups (default: 0)"
     )
-    top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
-    top.add_argument("--seed", type=int, default=0, help="of the split")
-    top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
+    top.add_argument("--test", type=SHARE, default=0.2, help="share of the groups (default: 0.2)")
+    add_seed_argument(top, "the split")
+    add_prompt_argument(top)
     for name, counts in run(top.parse_args(words))["tasks"].items():
         written = ", ".join(
             f"{output} {labels.total()}" for output, labels in sorted(counts["written"].items())

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """RL data from settings: sources, stages in order, parquet files, a report and a validation.
 
-    python -m data_preprocessing.pipeline SETTINGS.yaml [KEY=VALUE ...] --output-dir DIR
-    python -m data_preprocessing.pipeline data_preprocessing/settings/gsm8k_math.yaml \\
-        data_dir=DATA --output-dir data/math
-    python -m data_preprocessing.pipeline data_preprocessing/settings/code.yaml \\
-        --input apps=my_apps.jsonl --output-dir data/code
-    python -m data_preprocessing.pipeline data_preprocessing/settings/math.yaml \\
-        --input own=questions.csv --source mine --split 0.9 --output-dir data/mine
+    prime-ext data pipeline SETTINGS [KEY=VALUE ...] --output-dir DIR
+    prime-ext data pipeline gsm8k_math data_dir=DATA --output-dir data/math
+    prime-ext data pipeline code --input apps=my_apps.jsonl --output-dir data/code
+    prime-ext data pipeline math --input own=questions.csv --source mine \\
+        --split 0.9 --output-dir data/mine
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows,
 ``removed.jsonl`` (every other row with the reason, and its twin or test problem if it has one),
@@ -36,36 +34,26 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import GetPydanticSchema, PositiveInt, WrapValidator
 
-from data_preprocessing import validate
-from data_preprocessing.check_solutions import CheckSolutions
-from data_preprocessing.code_rules import CodeRules, CodeTests
-from data_preprocessing.code_sources import CODE_SOURCES
-from data_preprocessing.command import (
-    build_parser,
-    fill_folder,
-    parse_files,
-    print_sources,
-    program,
-)
-from data_preprocessing.decontaminate import Decontaminate
-from data_preprocessing.deduplicate import Deduplicate
-from data_preprocessing.math_rules import MathRules
-from data_preprocessing.math_sources import MATH_SOURCES
-from data_preprocessing.pipeline_report import BAD, Tally
-from data_preprocessing.problem_sources import (
-    ProblemSource,
-    SourceProblem,
-    SplitRows,
-    find_splits,
-    number_rows,
-)
-from data_preprocessing.stages import Changed, Removal, Stage, StageRun, show_progress
 from prime_ext.config.checks import STRICT, SettingsError, Switch, read
 from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.tasks.value_types import LISTED
+from prime_ext.utils.arguments import SHARE_ABOVE_0, add_output_argument, build_parser
 from prime_ext.utils.rows import BadRow, SourceError
+
+from . import validate
+from .check_solutions import CheckSolutions
+from .code_rules import CodeRules, CodeTests
+from .code_sources import CODE_SOURCES
+from .command import add_files_argument, fill_folder, parse_files, print_sources, program
+from .decontaminate import Decontaminate
+from .deduplicate import Deduplicate
+from .math_rules import MathRules
+from .math_sources import MATH_SOURCES
+from .pipeline_report import BAD, Tally
+from .problem_sources import ProblemSource, SourceProblem, SplitRows, find_splits, number_rows
+from .stages import Changed, Removal, Stage, StageRun, show_progress
 
 SOURCES: dict[str, ProblemSource] = {
     source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)
@@ -74,6 +62,8 @@ STAGES: dict[str, type[Stage]] = {
     kind.name: kind
     for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
 }
+# Settings of the package, which are called by their names.
+SETTINGS = Path(__file__).parent / "settings"
 READING = "reading"
 CHOICE = "choice"
 
@@ -85,17 +75,17 @@ class SourceSettings:
     splits: Annotated[tuple[Literal["train", "validation", "test"], ...], LISTED] = ()
 
 
-def _check_part(given: Any, check: Any) -> dict[str, Any]:
-    """Check a part of the settings; return it in the order of the file, without null values."""
-    named = vars(check(given))
-    return {name: named[name] for name in given if named[name] is not None}
+def _check_section(section: Any, check: Any) -> dict[str, Any]:
+    """Check a section of the settings; return it in the order of the file, without null values."""
+    named = vars(check(section))
+    return {name: named[name] for name in section if named[name] is not None}
 
 
 _Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for name in SOURCES])
 _Stages = make_dataclass("Stages", [(name, kind | None, None) for name, kind in STAGES.items()])
 _AS_SOURCES = GetPydanticSchema(lambda _, schema: schema(_Sources))
 _AS_STAGES = GetPydanticSchema(lambda _, schema: schema(_Stages))
-_IN_ORDER = WrapValidator(_check_part)
+_IN_ORDER = WrapValidator(_check_section)
 
 
 @dataclass(frozen=True)
@@ -119,8 +109,11 @@ class PipelineSettings:
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
     """Read a file with overrides such as ``stages.deduplicate.threshold=0.9`` and check it.
 
-    Raises SourceError: the file is missing, not YAML or wrong, or an override is wrong.
+    A name without a suffix is that of settings of the package. Raises SourceError: the file is
+    missing, not YAML or wrong, or an override is wrong.
     """
+    if not path.suffix and not path.exists():
+        path = SETTINGS / f"{path}.yaml"
     if not path.is_file():
         raise SourceError(f"no settings at {path}")
     for word in overrides:
@@ -168,20 +161,22 @@ def run(
     chosen = {name: SourceSettings() for name in files} or settings.sources
     sources = {name: SOURCES[name] for name in chosen}
     if column is not None:
-        if not all("{source}" in one.data_source for one in sources.values()):
+        if not all("{source}" in source.data_source for source in sources.values()):
             raise SourceError(
                 f"--source {column}: {', '.join(sources)} is not named by a column source"
             )
         sources = {
-            name: replace(one, data_source=f"math/{column}") for name, one in sources.items()
+            name: replace(source, data_source=f"math/{column}") for name, source in sources.items()
         }
     inputs = [
         rows
-        for name, given in chosen.items()
-        for rows in find_splits(sources[name], files.get(name, {}), settings.data_dir, given.splits)
+        for name, selection in chosen.items()
+        for rows in find_splits(
+            sources[name], files.get(name, {}), settings.data_dir, selection.splits
+        )
     ]
     # Check this before the work, not after it.
-    refuse_leftovers(folder, {given.split for given in inputs} | ({"test"} if share < 1 else set()))
+    refuse_leftovers(folder, {rows.split for rows in inputs} | ({"test"} if share < 1 else set()))
     with fill_folder(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
         state = StageRun(
@@ -211,7 +206,7 @@ def run(
                         pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA)
                     )
                 writers[split].write_table(pa.Table.from_pylist(rows[split], MATH_SCHEMA))
-        report = _report(settings, inputs, state, tally)
+        report = _build_report(settings, inputs, state, tally)
         if not writers:
             removed = sum((Counter(source["removed"]) for source in report["sources"]), Counter())
             if set(removed) - {BAD}:
@@ -239,16 +234,14 @@ def read_problems(
     inputs: Sequence[SplitRows], tally: Tally, share: float
 ) -> Iterator[SourceProblem]:
     """Yield all problems, with training problems beyond ``share`` as test; count bad rows."""
-    for given, index, number, row in number_rows(inputs):
+    for rows, index, number, row in number_rows(inputs):
         try:
-            problem = given.source.problem(row, given.split, index, file=given.name, row=number)
+            problem = rows.source.problem(row, rows.split, index, file=rows.name, row=number)
         except BadRow as error:
-            tally.read[given.split, given.source.name] += 1
+            tally.read[rows.split, rows.source.name] += 1
             shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
             removal = Removal(BAD, str(error))
-            tally.remove(
-                READING, removal, given.split, given.source.name, given.name, number, shown
-            )
+            tally.remove(READING, removal, rows.split, rows.source.name, rows.name, number, shown)
         else:
             if problem.split == "train":
                 problem = replace(
@@ -266,8 +259,8 @@ def apply_stage(
     for problem, result in stage.run(problems, state):
         if isinstance(result, Removal):
             shown = {"problem": problem.problem, "answer": problem.gist()}
-            place = problem.split, problem.data_source, problem.file, problem.row
-            tally.remove(stage.name, result, *place, shown)
+            location = problem.split, problem.data_source, problem.file, problem.row
+            tally.remove(stage.name, result, *location, shown)
             if result.rule == CHOICE and state.choice:
                 row = problem.rl_row(state.system, state.answer_format)
                 state.choice.write(json.dumps(row) + "\n")
@@ -278,7 +271,7 @@ def apply_stage(
             yield problem
 
 
-def _report(
+def _build_report(
     settings: PipelineSettings, inputs: Sequence[SplitRows], state: StageRun, tally: Tally
 ) -> dict[str, Any]:
     rules = {
@@ -304,7 +297,7 @@ def _report(
             "answer_format": state.answer_format,
             "stages": stages,
         },
-        "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
+        "inputs": [f"{rows.source.name} {rows.split}: {rows.name}" for rows in inputs],
         **tally.describe(rules),
         "notes": dict(sorted(tally.notes.items())),
         "compared": state.compared,
@@ -316,28 +309,24 @@ def _report(
 def main(words: Sequence[str] | None = None) -> int:
     stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
-    top = build_parser("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
-    top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
+    top = build_parser("data pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
+    names = ", ".join(sorted(path.stem for path in SETTINGS.glob("*.yaml")))
+    about = f"a file, or {names}: those of the package"
+    top.add_argument("settings", type=Path, metavar="SETTINGS", help=about)
     top.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9"
     )
     about = "local files; repeatable; the other sources of the settings are left out"
-    top.add_argument(
-        "--input", nargs="+", action="extend", default=[], metavar="SOURCE[:SPLIT]=FILE", help=about
-    )
+    add_files_argument(top, "SOURCE", about)
     top.add_argument("--source", metavar="NAME", help="data source of all rows: math/NAME")
     about = (
         "share of the training rows that stay, such as 0.9; the others are for testing (default: 1)"
     )
-    top.add_argument("--split", type=float, default=1.0, metavar="SHARE", help=about)
-    top.add_argument("--output-dir", type=Path, required=True)
+    top.add_argument("--split", type=SHARE_ABOVE_0, default=1.0, metavar="SHARE", help=about)
+    add_output_argument(top, "of the rows and the reports")
     options = top.parse_intermixed_args(words)
-    if not 0 < options.split <= 1:
-        top.error(f"--split {options.split} must be above 0 and at most 1")
     settings = load_settings(options.settings, options.overrides)
-    paths = run(
-        settings, options.output_dir, parse_files(options.input), options.source, options.split
-    )
+    paths = run(settings, options.output, parse_files(options.input), options.source, options.split)
     return validate.main(list(map(str, paths)))
 
 

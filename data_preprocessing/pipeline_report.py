@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing.stages import Removal
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
+
+from .stages import Removal
 
 # Samples of every rule and split.
 MAX_SAMPLES = 5
@@ -25,7 +26,7 @@ def replace_half_characters(text: str) -> str:
 class Tally:
     """Counts of rows by ``(split, data_source)`` and rule, samples, and lines of removed rows.
 
-    ``parts`` name the stages that remove rows, in the order of their lines in ``removed.jsonl``.
+    ``stages`` are those that remove rows, in the order of their lines in ``removed.jsonl``.
 
     Attributes:
         read: rows that were read.
@@ -33,18 +34,18 @@ class Tally:
         given_away: numbers of the test rows that removed rows give away, by task and level.
     """
 
-    def __init__(self, parts: Sequence[str]) -> None:
+    def __init__(self, stages: Sequence[str]) -> None:
         self.read: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[str] = Counter()
         self.given_away: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._removed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._samples: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-        # A part may run ahead of the next one.
-        self._lines: dict[str, list[str]] = {part: [] for part in parts}
+        # A stage may run ahead of the next one.
+        self._lines: dict[str, list[str]] = {stage: [] for stage in stages}
 
     def remove(
         self,
-        part: str,
+        stage: str,
         removal: Removal,
         split: str,
         source: str,
@@ -55,7 +56,7 @@ class Tally:
         """Count and list a removed row; ``shown`` is what a sample shows of it."""
         rule = removal.rule
         details = dict(removal.details)
-        place = {
+        location = {
             "file": file,
             "row": row,
             "evidence": replace_half_characters(removal.evidence[:MAX_SHOWN]),
@@ -66,9 +67,9 @@ class Tally:
         samples = self._samples[split, rule]
         if len(samples) < MAX_SAMPLES:
             texts = {key: replace_half_characters(text[:MAX_SHOWN]) for key, text in shown.items()}
-            samples.append({**place, **texts, **details})
-        line = {"split": split, "data_source": source, "rule": rule, **place}
-        self._lines[part].append(
+            samples.append({**location, **texts, **details})
+        line = {"split": split, "data_source": source, "rule": rule, **location}
+        self._lines[stage].append(
             json.dumps(line | ({"details": details} if details else {})) + "\n"
         )
 
@@ -96,10 +97,10 @@ class Tally:
             "".join(line for lines in self._lines.values() for line in lines),
         )
         write_json(folder / "report.json", report)
-        write_text(folder / "report.md", markdown(report))
+        write_text(folder / "report.md", format_report(report))
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def format_report(report: Mapping[str, Any]) -> str:
     """Return counts by source, meanings of the rules, and examples of removed rows."""
     sources = report["sources"]
     used = [

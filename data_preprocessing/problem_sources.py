@@ -82,7 +82,7 @@ class ProblemSource:
     id_column: str = ""
     joined: Callable[[Numbered], Numbered] | None = None
 
-    def problem(self, raw: Raw, split: str, index: int, **place: Any) -> SourceProblem:
+    def problem(self, raw: Raw, split: str, index: int, **location: Any) -> SourceProblem:
         """Turn a row into a problem. Raises BadRow."""
         if isinstance(raw, BadRow):
             raise raw
@@ -94,7 +94,7 @@ class ProblemSource:
                     f"no column source; {describe_columns(raw)}; --source NAME stands for it"
                 )
             name = name.replace("{source}", read_cell(cell(raw, "source"), "source"))
-        values = {"data_source": name, "split": split, "index": index, **place, **fields}
+        values = {"data_source": name, "split": split, "index": index, **location, **fields}
         return self.kind(**values)  # type: ignore[no-any-return]
 
 
@@ -150,12 +150,12 @@ def find_splits(
         ]
     else:
         available = [SplitRows(source, split) for split in source.hub_splits]
-    missing = [split for split in splits if split not in [given.split for given in available]]
+    missing = [split for split in splits if split not in [rows.split for rows in available]]
     if missing:
         raise SourceError(
             f"{source.name} has no {missing[0]} split here; leave that split out, or give --input"
         )
-    return [given for given in available if not splits or given.split in splits]
+    return [rows for rows in available if not splits or rows.split in splits]
 
 
 def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
@@ -165,12 +165,12 @@ def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, i
     """
     # Hashes, not texts: memory stays low on a million rows.
     ids: set[bytes] = set()
-    for given in inputs:
+    for rows in inputs:
         index = -1
-        for index, (number, row) in enumerate(given.rows()):
-            yield given, index, number, _reject_repeated(given.source, row, ids)
+        for index, (number, row) in enumerate(rows.rows()):
+            yield rows, index, number, _reject_repeated(rows.source, row, ids)
         if index < 0:
-            raise SourceError(f"{given.path or given.name} has no rows")
+            raise SourceError(f"{rows.path or rows.name} has no rows")
 
 
 def _reject_repeated(source: ProblemSource, row: Raw, ids: set[bytes]) -> Raw:

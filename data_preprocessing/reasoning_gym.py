@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems of reasoning-gym in verl's RL schema; the scorers of their tasks judge responses.
 
-    python -m data_preprocessing.reasoning_gym chain_sum --size 2000 --set max_terms=3 \\
+    prime-ext data reasoning-gym chain_sum --size 2000 --set max_terms=3 \\
         --output-dir data/chain_sum
-    python -m data_preprocessing.reasoning_gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 \\
+    prime-ext data reasoning-gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 \\
         --output-dir data/mix
 
 Needs the extra ``reasoning-gym``. ``TASK=WEIGHT`` is a share of the rows. ``--set NAME=VALUE`` is
@@ -22,12 +22,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_preprocessing import validate
-from data_preprocessing.command import build_parser, fill_folder, positive, program
 from prime_ext.tasks.gym_problems import PREFIX, generate, read_task
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers, rl_row, write_rows
 from prime_ext.tasks.task_file import load_task
+from prime_ext.utils.arguments import (
+    COUNT,
+    add_output_argument,
+    add_prompt_argument,
+    add_seed_argument,
+    build_parser,
+)
 from prime_ext.utils.rows import SourceError
+
+from . import validate
+from .command import fill_folder, program
 
 
 def read_weights(words: Sequence[str]) -> dict[str, float]:
@@ -66,7 +74,7 @@ def add_parameters(tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
     return [*named.values()]
 
 
-def share(total: int, weights: Sequence[float]) -> list[int]:
+def divide_rows(total: int, weights: Sequence[float]) -> list[int]:
     """Divide rows by weights; the shares add up to ``total``."""
     ends = [round(total * sum(weights[:n]) / sum(weights)) for n in range(len(weights) + 1)]
     return [end - start for start, end in zip(ends, ends[1:], strict=False)]
@@ -86,12 +94,12 @@ def make_rows(
         made[split] = [
             rl_row(
                 task.data_source,
-                task.messages(one, prompt),
+                task.messages(problem, prompt),
                 task.ability,
-                one.gold,
+                problem.gold,
                 {"split": split},
             )
-            for one in read
+            for problem in read
         ]
     return made
 
@@ -101,37 +109,34 @@ def run(options: Any) -> list[Path]:
     weights = read_weights(options.tasks)
     texts = add_parameters([*weights], options.set)
     sizes = {"test": options.test_size, "train": options.size}
-    shares = {split: share(size, [*weights.values()]) for split, size in sizes.items()}
+    shares = {split: divide_rows(size, [*weights.values()]) for split, size in sizes.items()}
     rows: dict[str, list[dict[str, Any]]] = {split: [] for split in sizes}
     for number, text in enumerate(texts):
         counts = {split: shares[split][number] for split in sizes}
         for split, made in make_rows(text, counts, options.prompt, options.seed).items():
             rows[split] += made
-    refuse_leftovers(options.output_dir, list(sizes))
-    with fill_folder(options.output_dir) as hidden:
+    refuse_leftovers(options.output, list(sizes))
+    with fill_folder(options.output) as hidden:
         for split, made in rows.items():
             random.Random(options.seed).shuffle(made)
             for index, row in enumerate(made):
                 row["extra_info"]["index"] = index
             write_rows(hidden / f"{split}.parquet", MATH_SCHEMA, made)
-    return [options.output_dir / f"{split}.parquet" for split in ("train", "test")]
+    return [options.output / f"{split}.parquet" for split in ("train", "test")]
 
 
 @program("reasoning_gym")
 def main(words: Sequence[str] | None = None) -> int:
-    top = build_parser("reasoning_gym", __doc__)
+    top = build_parser("data reasoning-gym", __doc__)
     top.add_argument("tasks", nargs="+", metavar="TASK[=WEIGHT]")
     top.add_argument("--set", nargs="+", action="extend", default=[], metavar="[TASK.]NAME=VALUE")
+    top.add_argument("--size", type=COUNT, default=2000, help="training problems (default: 2000)")
     top.add_argument(
-        "--size", type=positive, default=2000, help="training problems (default: 2000)"
+        "--test-size", type=COUNT, default=256, help="held-out problems (default: 256)"
     )
-    top.add_argument(
-        "--test-size", type=positive, default=256, help="held-out problems (default: 256)"
-    )
-    top.add_argument("--seed", type=int, default=0)
-    about = "default asks for a box; question has the question alone"
-    top.add_argument("--prompt", default="default", help=about)
-    top.add_argument("--output-dir", type=Path, required=True)
+    add_seed_argument(top, "the problems")
+    add_prompt_argument(top, "default asks for a box; question has the question alone")
+    add_output_argument(top, "of both files")
     return validate.main([*map(str, run(top.parse_args(words)))])
 
 

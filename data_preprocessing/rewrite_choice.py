@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multiple-choice problems that a model rewrites as open questions with their gold answers.
 
-    python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl \\
+    prime-ext data rewrite-choice --input data/math/choice.jsonl \\
         --output-dir data/open BACKEND
 
 Reads what the pipeline puts aside as multiple choice. A problem is asked about up to --tries times,
@@ -18,20 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from data_preprocessing.command import positive, program
-from data_preprocessing.dialogues import Ask, Dialogue
-from data_preprocessing.grading import Judge
-from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
-from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import (
-    Outcome,
-    Row,
-    extract_problem,
-    run_model_stage,
-    stage_parser,
-)
-from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
+from prime_ext.utils.arguments import COUNT
+
+from .command import program
+from .dialogues import Ask, Dialogue
+from .grading import Judge
+from .math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
+from .math_sources import MathProblem
+from .model_stage import Outcome, Row, extract_problem, run_model_stage, stage_parser
+from .stages import Removal, apply_rules
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=2048)
@@ -136,7 +132,7 @@ class Choice:
 def read_options(problem: str) -> Choice | None:
     """Return stem and options of a problem that ends with options; None if they are unclear."""
     for labels in _LABELS:
-        marks = _marks(problem, labels)
+        marks = _find_marks(problem, labels)
         if len(marks) < MIN_OPTIONS:
             continue
         ends = [*(mark.start() for mark in marks[1:]), len(problem)]
@@ -147,11 +143,11 @@ def read_options(problem: str) -> Choice | None:
         options = dict(zip(LETTERS, map(_clean_option, texts), strict=False))
         if not all(options.values()) or any(is_unbalanced(text) for text in options.values()):
             return None
-        return Choice(_stem(problem[: marks[0].start()]), options)
+        return Choice(_clean_stem(problem[: marks[0].start()]), options)
     return None
 
 
-def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
+def _find_marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
     """Return the labels A, B, C, ... in order, from the last A that B and C follow."""
     for first in reversed(list(labels["A"].finditer(problem))):
         marks = [first]
@@ -185,7 +181,7 @@ def _clean_option(text: str) -> str:
     return text
 
 
-def _stem(text: str) -> str:
+def _clean_stem(text: str) -> str:
     text = _TRAILING.sub("", text.strip()).strip()
     if text.count("$") % 2:
         text = text.removesuffix("$").strip()
@@ -201,20 +197,20 @@ def find_option(gold: str, choice: Choice) -> str | None:
 def parse_question(text: str) -> tuple[str, str] | None:
     """Return question and reason, one of them empty, or None if the answer has neither form."""
     match = _FORM.fullmatch(text.replace("\r\n", "\n"))
-    return (
-        None if match is None else ((match["question"] or "").strip(), (match["why"] or "").strip())
-    )
+    if match is None:
+        return None
+    return (match["question"] or "").strip(), (match["why"] or "").strip()
 
 
-def numbers(text: str) -> set[str]:
+def find_numbers(text: str) -> set[str]:
     """Return the numbers of a text, without separators of thousands."""
     return set(_NUMBER.findall(_THOUSANDS.sub("", text)))
 
 
 def find_fault(choice: Choice, gold: str, question: str) -> str | None:
     """Return what is wrong with an open question, or None."""
-    before = numbers(choice.stem)
-    after = numbers(question)
+    before = find_numbers(choice.stem)
+    after = find_numbers(question)
     if before - after:
         return f"lost {', '.join(sorted(before - after))}"
     if after - before:
@@ -254,13 +250,12 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
         {"role": "user", "content": INSTRUCTION + problem},
     ]
     for attempt in range(tries):
-        said: Sequence[Response] = yield [Ask(messages, attempt=attempt)]
-        read = None if said[0].finish == "length" else parse_question(said[0].text)
+        responses: Sequence[Response] = yield [Ask(messages, attempt=attempt)]
+        read = None if responses[0].finish == "length" else parse_question(responses[0].text)
         if read is None:
             # A fault of content says more than one of form.
-            removal = (
-                removal if removal.rule == "unfaithful" else Removal("malformed", said[0].text)
-            )
+            if removal.rule != "unfaithful":
+                removal = Removal("malformed", responses[0].text)
             continue
         question, why = read
         if not question:
@@ -290,10 +285,7 @@ def _replace_question(row: Row, question: str, gold: str) -> Outcome:
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("rewrite_choice", __doc__, SAMPLING)
     top.add_argument(
-        "--tries",
-        type=positive,
-        default=TRIES,
-        help=f"answers per problem at most (default: {TRIES})",
+        "--tries", type=COUNT, default=TRIES, help=f"answers per problem at most (default: {TRIES})"
     )
     options = top.parse_args(words)
     settings = {"tries": options.tries}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The final selection of math problems by the votes of ``data_preprocessing.validate_votes``.
 
-    python -m data_preprocessing.selection --input data/voted/train.parquet \\
+    prime-ext data selection --input data/voted/train.parquet \\
         --output-dir data/selected
 
 PRIME describes its final selection in prose (arXiv 2502.01456, section and appendix on data):
@@ -10,16 +10,17 @@ is the reference. The thresholds are options; their defaults are a clear majorit
 Rows of other verifiers than the math verifier pass. The stage queries no model.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from data_preprocessing.command import program
-from data_preprocessing.model_stage import Outcome, Row, run_stage, stage_parser
-from data_preprocessing.stages import Removal
-from data_preprocessing.validate_votes import Votes
+from prime_ext.utils.arguments import SHARE
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import find_source
+
+from .command import program
+from .model_stage import Outcome, Row, run_stage, stage_parser
+from .stages import Removal
+from .validate_votes import Votes
 
 RULES = {
     "no_votes": "no model has voted",
@@ -40,8 +41,8 @@ def find_reason(
         return Removal("no_votes", "")
     reasons = [
         reason
-        for one in votes
-        if (reason := _find_model_reason(one, min_solvable, min_agreement)) is not None
+        for model_votes in votes
+        if (reason := _find_model_reason(model_votes, min_solvable, min_agreement)) is not None
     ]
     return min(reasons, key=lambda reason: list(RULES).index(reason.rule), default=None)
 
@@ -66,16 +67,10 @@ def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> O
     if find_source(row["data_source"]).task != "math":
         return [row]
     try:
-        votes = [Votes(**one) for one in row["extra_info"].get("votes") or ()]
+        votes = [Votes(**counts) for counts in row["extra_info"].get("votes") or ()]
     except TypeError as error:
         raise SourceError(f"extra_info.votes are not those of validate_votes: {error}") from error
     return find_reason(votes, min_solvable, min_agreement) or [row]
-
-
-def _share(word: str) -> float:
-    if not 0 <= float(word) <= 1:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {word}")
-    return float(word)
 
 
 @program("selection")
@@ -83,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("selection", __doc__)
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree")):
         about = f"share of a model's solutions that must {what} (default: %(default)s)"
-        top.add_argument(f"--min-{name}", type=_share, default=0.6, help=about)
+        top.add_argument(f"--min-{name}", type=SHARE, default=0.6, help=about)
     options = top.parse_args(words)
     shares = {name: getattr(options, name) for name in ("min_solvable", "min_agreement")}
 

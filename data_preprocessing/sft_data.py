@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SFT data: problems answered by a teacher in a form that is checked, as chats for verl.
 
-    python -m data_preprocessing.sft_data --input problems.jsonl --output-dir data/sft \\
+    prime-ext data sft-data --input problems.jsonl --output-dir data/sft \\
         --name numina BACKEND
-    python -m data_preprocessing.sft_data --input data/math/train.parquet \\
+    prime-ext data sft-data --input data/math/train.parquet \\
         --output-dir data/sft BACKEND
-    python -m data_preprocessing.sft_data --form chains --input data/numeric/train.parquet \\
+    prime-ext data sft-data --form chains --input data/numeric/train.parquet \\
         --output-dir data/chains --responses 4 --temperature 0.8 --top-p 1 BACKEND
 
 A response stays if it keeps to the form and, where there is a gold answer, is graded correct;
@@ -27,19 +27,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import positive, program
-from data_preprocessing.dialogues import Ask, Dialogue, Messages
-from data_preprocessing.grading import Judge, check_gold
-from data_preprocessing.math_sources import gsm8k_row, read_solved
-from data_preprocessing.model_stage import (
-    Outcome,
-    Row,
-    check_row,
-    extract_problem,
-    run_model_stage,
-    stage_parser,
-)
-from data_preprocessing.sft_forms import (
+from prime_ext.generate.backend import Response, Sampling
+from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
+from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.tasks.value_types import is_whole
+from prime_ext.utils.arguments import COUNT
+from prime_ext.utils.rows import BadRow
+from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.sources import UnknownSource, find_source
+
+from .command import program
+from .dialogues import Ask, Dialogue, Messages
+from .grading import Judge, check_gold
+from .math_sources import gsm8k_row, read_solved
+from .model_stage import Outcome, Row, check_row, extract_problem, run_model_stage, stage_parser
+from .sft_forms import (
     ACTION_RULES,
     CHAIN_EXAMPLE,
     CHAIN_RULES,
@@ -48,14 +50,7 @@ from data_preprocessing.sft_forms import (
     read_actions,
     read_chain,
 )
-from data_preprocessing.stages import Removal
-from prime_ext.generate.backend import Response, Sampling
-from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
-from prime_ext.tasks.rl_rows import rl_row
-from prime_ext.tasks.value_types import is_whole
-from prime_ext.utils.rows import BadRow
-from prime_ext.verifiers import Verdict
-from prime_ext.verifiers.sources import UnknownSource, find_source
+from .stages import Removal
 
 RULES = {
     "truncated": "no response came to an end within --max-new-tokens",
@@ -162,7 +157,7 @@ def find_task(row: Row) -> str:
         raise BadRow(str(error).partition(";")[0]) from error
 
 
-def choice_row(raw: Mapping[str, Any], *place: object) -> Row:
+def choice_row(raw: Mapping[str, Any], *position: object) -> Row:
     """Return an RL row that is multiple choice. Raises BadRow: it is not."""
     row = check_row(raw)
     task = find_task(row)
@@ -198,11 +193,11 @@ def teach(
         missing = [number for number in range(responses) if number not in accepted]
         if not missing:
             break
-        said: Sequence[Response] = yield [
+        answers: Sequence[Response] = yield [
             Ask(prompt, sample=number, attempt=attempt) for number in missing
         ]
         good: dict[int, str] = {}
-        for number, answer in zip(missing, said, strict=True):
+        for number, answer in zip(missing, answers, strict=True):
             text = (
                 Removal("truncated", answer.text[-200:])
                 if answer.finish == "length"
@@ -291,15 +286,12 @@ def main(words: Sequence[str] | None = None) -> int:
         "--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)"
     )
     top.add_argument(
-        "--responses",
-        type=positive,
-        default=1,
-        help="different ones per problem at most (default: 1)",
+        "--responses", type=COUNT, default=1, help="different ones per problem at most (default: 1)"
     )
     top.add_argument(
-        "--tries", type=positive, default=4, help="answers per response at most (default: 4)"
+        "--tries", type=COUNT, default=4, help="answers per response at most (default: 4)"
     )
-    top.add_argument("--min-steps", type=positive, default=2, help="of a chain (default: 2)")
+    top.add_argument("--min-steps", type=COUNT, default=2, help="of a chain (default: 2)")
     about = "of actions: the short prompt of RL (actions, default), none, or a text file"
     top.add_argument("--system-prompt", default="actions", help=about)
     options = top.parse_args(words)

@@ -12,10 +12,11 @@ imitation), in our words. ``chains`` is the form of the responses of PSPO (arXiv
 import re
 from collections.abc import Sequence
 
-from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import ACTIONS
 from prime_ext.verifiers.code.program_extraction import extract_program
 from prime_ext.verifiers.math.answer_extraction import extract_answer
+
+from .stages import Removal
 
 # ---- actions ----
 
@@ -127,14 +128,14 @@ _ANSWER = re.compile(r"Thus, the answer is option (\d{1,2})\. #### (\d{1,2})")
 _LETTER = re.compile(r"\w")
 
 
-def write_chain(steps: Sequence[str], option: int) -> str:
+def format_chain(steps: Sequence[str], option: int) -> str:
     """Return a chain in its form."""
     lines = [f"[{number}] {step}" for number, step in enumerate(steps, start=1)]
     return "\n".join([*lines, f"Thus, the answer is option {option}. #### {option}"])
 
 
 def read_chain(text: str, min_steps: int = 1) -> str | Removal:
-    """Return a chain in the form of :func:`write_chain`, or what is wrong with it."""
+    """Return a chain in the form of :func:`format_chain`, or what is wrong with it."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     answer = _ANSWER.fullmatch(lines[-1]) if lines else None
     if answer is None or answer[1] != answer[2]:
@@ -147,7 +148,7 @@ def read_chain(text: str, min_steps: int = 1) -> str | Removal:
         steps.append(step[2].strip())
     if len(steps) < min_steps:
         return Removal("too_short", f"{len(steps)} steps")
-    return write_chain(steps, int(answer[1]))
+    return format_chain(steps, int(answer[1]))
 
 
 CHAIN_SYSTEM = "You reason about quantities with the care of an expert, in short numbered steps."
@@ -163,7 +164,7 @@ CHAIN_EXAMPLE = (
         "### option2: contradiction\n"
         "### Response: Let's think step by step."
     ),
-    write_chain(
+    format_chain(
         [
             "3 trays of 12 rolls are 3 * 12 = 36 rolls.",
             "With the 5 rolls that were kept these are 36 + 5 = 41 rolls.",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 from tqdm import tqdm
 
-from data_preprocessing.problem_sources import SourceProblem
+from .problem_sources import SourceProblem
 
 # Characters shown on each side of what a rule sees.
 AROUND = 30

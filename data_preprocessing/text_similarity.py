@@ -182,15 +182,15 @@ class SimilarityIndex:
 
     def _forms(self, texts: Sequence[str]) -> list[Entry]:
         joined = "\n".join(texts)
-        parts = [normalize_question(text, True) for text in texts]
+        forms = [normalize_question(text, True) for text in texts]
         # Short ones ("4 in all") identify nothing.
-        long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
+        long = [form for form in forms if sum(map(str.isalpha, form)) >= LETTERS_OF_A_TEXT]
         named = {
             "exact": joined,
             "normalized": normalize_wording(joined),
             "numbers": normalize_question(joined, True),
         }
-        return [*named.items(), *(("part", part) for part in dict.fromkeys(long))]
+        return [*named.items(), *(("part", form) for form in dict.fromkeys(long))]
 
     def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
         joined = "\n".join(texts)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks parquet files of RL rows before a run does.
 
-    python -m data_preprocessing.validate data/math/train.parquet data/math/test.parquet
-    python -m data_preprocessing.validate train.parquet --tokenizer MODEL --max-prompt-length 1024
+    prime-ext data validate data/math/train.parquet data/math/test.parquet
+    prime-ext data validate train.parquet --tokenizer MODEL --max-prompt-length 1024
 
 Looks for verl's schema, rows with the same source, split and index, the same prompt with different
 answers, gold answers that the verifier of their source cannot grade or does not grade as correct,
@@ -25,9 +25,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
-from data_preprocessing.command import build_parser, program
-from data_preprocessing.grading import Judges
-from data_preprocessing.stages import show_progress
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.tasks.rl_rows import (
     MATH_SCHEMA,
@@ -37,9 +34,14 @@ from prime_ext.tasks.rl_rows import (
     row_faults,
 )
 from prime_ext.tasks.value_types import Text
+from prime_ext.utils.arguments import COUNT, build_parser
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_source, register_source
+
+from .command import program
+from .grading import find_gold_fault
+from .stages import show_progress
 
 # Different faults that are listed at most.
 MAX_LISTED = 20
@@ -139,7 +141,6 @@ class Validator:
         self.listed: dict[str, tuple[str, int]] = {}
         self._tokenizer = tokenizer
         self._limit = max_prompt_length
-        self._judges = Judges()
         self._names: set[int] = set()
         self._golds: dict[int, int] = {}
 
@@ -153,7 +154,7 @@ class Validator:
             if number == 0:
                 raise SourceError(f"{path} has no rows")
 
-    async def _check(self, row: Mapping[str, Any], place: str) -> None:
+    async def _check(self, row: Mapping[str, Any], location: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
         faults = [
             ("schema", fault) for fault in row_faults(row, RLRow)
@@ -169,7 +170,7 @@ class Validator:
             self.kinds.update(kind for kind, _ in faults)
             text = "; ".join(fault for _, fault in faults)
             if text in self.listed or len(self.listed) < MAX_LISTED:
-                first, met = self.listed.get(text, (place, 0))
+                first, met = self.listed.get(text, (location, 0))
                 self.listed[text] = (first, met + 1)
 
     async def _find_deeper_faults(
@@ -190,7 +191,7 @@ class Validator:
             count.repeated += 1
         else:
             faults.append(("contradiction", "the same prompt was there before with another answer"))
-        fault = await self._judges.gold_fault(row["data_source"], gold, extra)
+        fault = await find_gold_fault(row["data_source"], gold, extra)
         return faults if fault is None else [*faults, ("gold answer", fault)]
 
     def _length(self, prompt: Sequence[Mapping[str, str]] | None) -> int:
@@ -213,24 +214,22 @@ def find_idle_patterns(patterns: Sequence[str], data_sources: Iterable[str]) -> 
 
 @program("validate")
 def main(words: Sequence[str] | None = None) -> int:
-    top = build_parser("validate", __doc__)
+    top = build_parser("data validate", __doc__)
     top.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together"
     )
     top.add_argument("--tokenizer", help="folder or hub id; without it lengths are in characters")
-    top.add_argument("--max-prompt-length", type=int, help="tokens that a prompt may have")
+    top.add_argument("--max-prompt-length", type=COUNT, help="tokens that a prompt may have")
     about = "tasks of further data sources, as in training"
     top.add_argument("--sources", nargs="+", default=[], metavar="PATTERN=TASK", help=about)
     add_modules_argument(top)
     options = top.parse_args(words)
-    if options.max_prompt_length is not None and (
-        options.tokenizer is None or options.max_prompt_length < 1
-    ):
-        top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
+    if options.max_prompt_length is not None and options.tokenizer is None:
+        top.error("--max-prompt-length needs --tokenizer")
     import_modules(options.modules)
     patterns = []
-    for given in options.sources:
-        pattern, _, task = given.partition("=")
+    for word in options.sources:
+        pattern, _, task = word.partition("=")
         register_source(pattern, task)
         patterns.append(pattern)
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
@@ -249,10 +248,10 @@ def main(words: Sequence[str] | None = None) -> int:
         table.append([name, *(f"{number:,}" for number in numbers)])
     header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
     print(markdown_table(header, table, escape=False))
-    for text, (place, met) in validator.listed.items():
-        print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
-    own = find_idle_verifiers(validator.sources) if options.modules else []
-    idle = own + [
+    for text, (location, met) in validator.listed.items():
+        print(f"{location}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
+    unused = find_idle_verifiers(validator.sources) if options.modules else []
+    idle = unused + [
         f"--sources {pattern}=... decides for no data source of the rows"
         for pattern in find_idle_patterns(patterns, validator.sources)
     ]
@@ -262,7 +261,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not bad:
         print("no row has a fault" if idle else "nothing is wrong")
         # Modules may have verifiers of other data sets too, but not only such.
-        return 0 if len(own) == len(idle) < len(TASKS.keys() - BUILT_IN) or not idle else 1
+        return 0 if len(unused) == len(idle) < len(TASKS.keys() - BUILT_IN) or not idle else 1
     kinds = ", ".join(f"{kind} {n}" for kind, n in validator.kinds.most_common())
     shown = sum(met for _, met in validator.listed.values())
     print(f"{bad} rows with faults ({kinds}); {shown} of them are listed above")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Votes of a model on math problems: solvable, solutions that agree, the right reference.
 
-    python -m data_preprocessing.validate_votes --input data/math/train.parquet \
+    prime-ext data validate-votes --input data/math/train.parquet \
         --output-dir data/voted BACKEND
 
 Asks for --solutions per problem and writes the counts into ``extra_info.votes`` of every row. Run
@@ -24,21 +24,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import positive, program
-from data_preprocessing.dialogues import Ask, Dialogue
-from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import (
-    Row,
-    add_to_extra,
-    extract_problem,
-    run_model_stage,
-    stage_parser,
-)
-from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
+from prime_ext.utils.arguments import COUNT
 from prime_ext.verifiers.math.answer_extraction import extract_answer
 from prime_ext.verifiers.sources import find_source
+
+from .command import program
+from .dialogues import Ask, Dialogue
+from .grading import Judge
+from .model_stage import Row, add_to_extra, extract_problem, run_model_stage, stage_parser
+from .stages import Removal
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, max_new_tokens=16384)
@@ -102,17 +98,17 @@ def tally_votes(
     ``equal`` are pairs of answers of which the first is right where the second is the reference;
     ``matching`` the answers that are the reference.
     """
-    given = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
+    counted = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
 
     def same(first: str, second: str) -> bool:
         return first == second or ((first, second) in equal and (second, first) in equal)
 
-    ballot = count_votes(given, [float(answer in matching) for answer in given], same)
+    ballot = count_votes(counted, [float(answer in matching) for answer in counted], same)
     most = max(ballot.votes, default=0)
     answer = ballot.answers[ballot.votes.index(most)] if most else None
-    solvable = sum(answer is not None for answer in given)
+    solvable = sum(answer is not None for answer in counted)
     unsolvable = sum(answer is not None and says_unsolvable(answer) for answer in answers)
-    right = sum(answer in matching for answer in given)
+    right = sum(answer in matching for answer in counted)
     return Votes(model, len(answers), solvable, unsolvable, most, right, answer, answer in matching)
 
 
@@ -122,10 +118,11 @@ def vote_on_row(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Re
     if find_source(row["data_source"]).task != "math":
         return [_set_votes(row, earlier or None)]
     user = {"role": "user", "content": INSTRUCTION + extract_problem(row)}
-    asked = [{"role": "system", "content": SYSTEM}, user]
-    said: list[Response] = yield [Ask(asked, sample=number) for number in range(solutions)]
+    messages = [{"role": "system", "content": SYSTEM}, user]
+    responses: list[Response] = yield [Ask(messages, sample=number) for number in range(solutions)]
     answers = [
-        None if response.finish == "length" else extract_answer(response.text) for response in said
+        None if response.finish == "length" else extract_answer(response.text)
+        for response in responses
     ]
     distinct = list(
         dict.fromkeys(answer for answer in answers if answer and not says_unsolvable(answer))
@@ -151,7 +148,7 @@ def _set_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("validate_votes", __doc__, SAMPLING)
     top.add_argument(
-        "--solutions", type=positive, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})"
+        "--solutions", type=COUNT, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})"
     )
     options = top.parse_args(words)
     settings = {"solutions": options.solutions}

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare two finished runs problem by problem: which is better, and on which problems.
 
-    python -m eval.compare RUN_A RUN_B                    prints the table
-    python -m eval.compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
+    prime-ext eval-compare RUN_A RUN_B                    prints the table
+    prime-ext eval-compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
 
 Differences are the second run minus the first. Runs with other problems are never compared; other
 decoding or prompts only on request, and the reports name them.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import NONE, number, percent, score
-from eval.published import find_differences
-from eval.results import FinishedRun, TaskRun, load_run
-from eval.statistics import compare_runs
+from prime_ext.utils.arguments import add_output_argument, build_parser
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import RunError, command
+
+from .formats import NONE, format_number, format_percent, format_score
+from .published import find_differences
+from .results import FinishedRun, TaskRun, load_run
+from .statistics import compare_runs
 
 HEAD = (
     "task",
@@ -66,7 +67,7 @@ def compare(
         # A problem of which every response failed has no scores.
         names = dict.fromkeys([*first.problems, *second.problems])
         scores = [
-            {own: [row["score"] for row in run.problems.get(own, ())] for own in names}
+            {problem: [row["score"] for row in run.problems.get(problem, ())] for problem in names}
             for run in (first, second)
         ]
         comparison = compare_runs(*scores)
@@ -123,48 +124,56 @@ def format_difference(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def _line(title: str, own: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
+def _format_row(title: str, paired: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
     """Return a task's row of the table, with the columns of :data:`HEAD`."""
-    if own is None:
+    if paired is None:
         return [title, NONE, NONE, *scores, "0", "0", "0"]
-    error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
-    ends = (
-        NONE
-        if own["low"] is None
-        else f"{format_difference(own['low'])} to {format_difference(own['high'])}"
-    )
-    counts = map(number, (len(own["gained"]), len(own["lost"]), own["problems"]))
-    return [title, format_difference(own["difference"]) + error, ends, *scores, *counts]
+    difference = format_difference(paired["difference"])
+    if paired["low"] is None:
+        ends = NONE
+    else:
+        difference += f" ± {format_percent(paired['standard_error'])}"
+        ends = f"{format_difference(paired['low'])} to {format_difference(paired['high'])}"
+    counts = (len(paired["gained"]), len(paired["lost"]), paired["problems"])
+    return [title, difference, ends, *scores, *map(format_number, counts)]
 
 
-def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
+def build_comparison_page(
+    result: Mapping[str, Any], before: FinishedRun, after: FinishedRun
+) -> Page:
     """Return the comparison as a page: remarks, then a row of numbers for each task."""
     page = Page("Comparison of two runs")
     for which, run in (("First", before), ("Second", after)):
         page.text(f"{which}: {run.model} ({run.name}).")
     remarks = [
         f"{task['title']}: {change}."
-        for task in found["tasks"].values()
+        for task in result["tasks"].values()
         for change in task["changes"]
     ]
     remarks += [
-        f"{name} is only in {run} and not compared." for name, run in found["only_in_one"].items()
+        f"{name} is only in {run} and not compared." for name, run in result["only_in_one"].items()
     ]
     lines = []
-    for name, task in found["tasks"].items():
-        own = task["comparison"]
-        left_out = before.tasks[name].entry["summary"]["problems"] - (own["problems"] if own else 0)
+    for name, task in result["tasks"].items():
+        paired = task["comparison"]
+        left_out = before.tasks[name].entry["summary"]["problems"] - (
+            paired["problems"] if paired else 0
+        )
         if left_out:
             remarks.append(
                 f"{task['title']}: {left_out:,} problems were not judged in both runs and are left"
                 " out."
             )
         lines.append(
-            _line(task["title"], own, [score(run.tasks[name].mean) for run in (before, after)])
+            _format_row(
+                task["title"],
+                paired,
+                [format_score(run.tasks[name].mean) for run in (before, after)],
+            )
         )
-    if found["versions"]:
+    if result["versions"]:
         pairs = (
-            f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items()
+            f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in result["versions"].items()
         )
         remarks.append(f"Versions differ: {', '.join(pairs)}.")
     page.bullets(remarks)
@@ -175,14 +184,10 @@ def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: Finish
 
 @command("compare", OSError)
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="eval.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = build_parser("eval-compare", __doc__)
     parser.add_argument("before", type=Path, metavar="RUN_A", help="folder that eval.run wrote")
     parser.add_argument("after", type=Path, metavar="RUN_B", help="the same of the other model")
-    parser.add_argument("--output", type=Path, help="folder for the reports")
+    add_output_argument(parser, "of the reports", required=False)
     parser.add_argument(
         "--allow-decoding", action="store_true", help="compare although the decoding differs"
     )
@@ -193,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> int:
     runs = (load_run(arguments.before), load_run(arguments.after))
     output = arguments.output
     comparison = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
-    text = comparison_page(comparison, *runs).markdown()
+    text = build_comparison_page(comparison, *runs).markdown()
     print(text)
     if output is not None:
         write_json(output / "compare.json", comparison)

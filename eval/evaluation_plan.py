@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.prompting import FewShot, Shown, read_few_shot, show
-from eval.results import Key
-from eval.rl_file import SUFFIXES, read_rl_tasks
 from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.benchmark_task import BenchmarkProblem, BenchmarkSource, Decoding, Task
@@ -20,6 +17,10 @@ from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
 
+from .prompting import FewShot, Shown, read_few_shot, show
+from .results import Key
+from .rl_file import SUFFIXES, read_rl_tasks
+
 # Names for all tasks with an ability, without tasks whose problems are in another one.
 GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}
 ALL = "all"
@@ -27,7 +28,7 @@ GREEDY = "greedy"
 
 
 @dataclass(frozen=True)
-class Planned:
+class TaskPlan:
     """A task of a run. ``problems`` and ``shown`` are by id, in the order of the source.
 
     Names are those of the task file; a decoding that was changed has "changed" in its name.
@@ -89,7 +90,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def plan_tasks(options: argparse.Namespace) -> list[Planned]:
+def plan_tasks(options: argparse.Namespace) -> list[TaskPlan]:
     """Plan the tasks that the options of ``eval.run`` name. Raises ``RunError``."""
     # None: the task's own.
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
@@ -100,14 +101,14 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
         raise RunError(f"--split does not go with {files[0]}, all of whose rows are evaluated")
     named = choose_tasks([name for name in options.tasks if name not in files])
     tasks: list[tuple[Task, dict[str, BenchmarkProblem] | None]] = [(task, None) for task in named]
-    tasks += [one for name in dict.fromkeys(files) for one in read_rl_tasks(Path(name))]
+    tasks += [pair for name in dict.fromkeys(files) for pair in read_rl_tasks(Path(name))]
     for task, loaded in tasks:
-        if [one.name for one in planned].count(task.name):
+        if [plan.name for plan in planned].count(task.name):
             raise RunError(f"two tasks are called {task.name}; evaluate them one after the other")
         name, decoding = choose_decoding(task, options.decoding, read_changes(options))
         try:
             if loaded is None:
-                loaded = load_problems(task, options.data, options.split)
+                loaded = load_problems(task, options.data_dir, options.split)
         except SourceError as error:
             if not options.skip_missing:
                 raise
@@ -115,10 +116,10 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
             continue
         problems = dict(list(loaded.items())[: options.limit])
         shown = {
-            own: show(task, one, options.prompt, system, shot, options.raw)
-            for own, one in problems.items()
+            key: show(task, problem, options.prompt, system, shot, options.raw)
+            for key, problem in problems.items()
         }
-        one = Planned(
+        plan = TaskPlan(
             task=task,
             split=_name_split(task, options),
             problems=problems,
@@ -130,7 +131,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
             stop=(*shot.stop, *options.stop),
             seed=options.seed,
         )
-        planned.append(one)
+        planned.append(plan)
     if not planned:
         raise RunError("there are no data for any of the tasks")
     return planned
@@ -140,7 +141,7 @@ def _name_split(task: Task, options: argparse.Namespace) -> str:
     """Return the split of a task that is evaluated; ``all`` for a file of rows."""
     if task.source == BenchmarkSource():
         return "all"
-    return options.split or choose_default_split(task, local=options.data is not None)
+    return options.split or choose_default_split(task, local=options.data_dir is not None)
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
@@ -150,9 +151,9 @@ def choose_tasks(names: Sequence[str]) -> list[Task]:
         if name == ALL or name in GROUPS:
             known = map(load_task, task_names())
             chosen = [
-                one
-                for one in known
-                if not one.overlaps and (name == ALL or one.ability == GROUPS[name])
+                task
+                for task in known
+                if not task.overlaps and (name == ALL or task.ability == GROUPS[name])
             ]
         else:
             chosen = [load_task(name)]
@@ -181,18 +182,18 @@ def choose_decoding(
         there = dict.fromkeys([*task.decoding, GREEDY])
         raise RunError(f"{task.name} has no decoding {name!r}; it has {', '.join(there)}")
     of_task = known[name]
-    given = dict(changes)
-    narrows = "top_p" in given or "top_k" in given
-    if given.get("temperature") == 0 and narrows:
+    overrides = dict(changes)
+    narrows = "top_p" in overrides or "top_k" in overrides
+    if overrides.get("temperature") == 0 and narrows:
         raise RunError(
             "--temperature 0 is greedy: --top-p and --top-k have no effect; leave them out"
         )
-    if "temperature" in given:
-        given["do_sample"] = given["temperature"] > 0
-        if not given["do_sample"]:
+    if "temperature" in overrides:
+        overrides["do_sample"] = overrides["temperature"] > 0
+        if not overrides["do_sample"]:
             # The other settings of sampling have no effect.
-            given |= {key: getattr(Decoding, key) for key in ("temperature", "top_p", "top_k")}
-    decoding = replace(of_task, **given)
+            overrides |= {key: getattr(Decoding, key) for key in ("temperature", "top_p", "top_k")}
+    decoding = replace(of_task, **overrides)
     where = f"decoding {name!r} of {task.name}"
     if not decoding.do_sample and narrows:
         raise RunError(f"--top-p and --top-k have no effect on {where}: give --temperature")
@@ -211,19 +212,19 @@ def choose_decoding(
     return f"{name}, changed", decoding
 
 
-def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
+def choose_ks(metrics: Sequence[str], n: int, chosen: Sequence[int] | None) -> list[int]:
     """Return the k of pass@k and maj@k: the command line's, else the task's, at most ``n``.
 
     Raises ``RunError``: a k of the command line is above ``n``.
     """
-    if asked is not None:
-        most = max(asked)
+    if chosen is not None:
+        most = max(chosen)
         if most > n:
             raise RunError(
                 f"--k {most} is larger than the number of responses per problem, {n}; give --n"
                 f" {most}"
             )
-        return sorted(set(asked))
+        return sorted(set(chosen))
     of_task = {
         int(metric.partition("@")[2]) for metric in metrics if metric.startswith(("pass@", "maj@"))
     }

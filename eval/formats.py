@@ -8,32 +8,40 @@ from typing import Any
 NONE = "–"
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """Format a fraction in percent, without the sign."""
     return NONE if value is None else f"{100 * value:.1f}"
 
 
-def score(estimate: Mapping[str, Any] | None) -> str:
+def format_score(estimate: Mapping[str, Any] | None) -> str:
     """Format an estimate with its standard error, in percent."""
     if estimate is None:
         return NONE
     error = estimate["standard_error"]
-    return percent(estimate["value"]) + (f" ± {percent(error)}" if error is not None else "")
+    return format_percent(estimate["value"]) + (
+        f" ± {format_percent(error)}" if error is not None else ""
+    )
 
 
-def interval(estimate: Mapping[str, Any] | None) -> str:
+def format_interval(estimate: Mapping[str, Any] | None) -> str:
     """Format the 95 % interval of an estimate, in percent."""
     if estimate is None or estimate["low"] is None:
         return NONE
-    return f"{percent(estimate['low'])} to {percent(estimate['high'])}"
+    return f"{format_percent(estimate['low'])} to {format_percent(estimate['high'])}"
 
 
-def number(value: float) -> str:
+def format_estimate(estimate: Mapping[str, Any] | None) -> list[str]:
+    """Format score, interval and number of problems: three cells of a table."""
+    problems = estimate["problems"] if estimate else 0
+    return [format_score(estimate), format_interval(estimate), format_number(problems)]
+
+
+def format_number(value: float) -> str:
     """Format a count, or a measured number with one decimal."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def show_prompt(prompt: str | Sequence[Mapping[str, str]]) -> str:
+def format_prompt(prompt: str | Sequence[Mapping[str, str]]) -> str:
     """Return what a model was shown: a text as it is, a chat with the roles."""
     if isinstance(prompt, str):
         return prompt
@@ -46,15 +54,9 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
     for name, item in value.items():
         if isinstance(item, Mapping) and item:
             pairs += flatten(item, f"{prefix}{name}.")
-        else:
-            shown = (
-                item
-                if isinstance(item, str)
-                else NONE
-                if item is None
-                else json.dumps(item, ensure_ascii=False)
-            )
-            pairs.append((f"{prefix}{name}", shown))
+            continue
+        shown = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+        pairs.append((f"{prefix}{name}", NONE if item is None else shown))
     return pairs
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judge responses without a model: those of a run again, or of a file that was made elsewhere.
 
-    python -m eval.grade --run outputs/eval/MODEL
-    python -m eval.grade --input answers.jsonl --data-source math500
+    prime-ext eval-grade --run outputs/eval/MODEL
+    prime-ext eval-grade --input answers.jsonl --data-source math500
 
 The verdicts of a task of a run are replaced when all of its new ones are there; the command prints
 how many changed.
@@ -13,14 +13,22 @@ and data_source, which selects the verifier, unless --data-source does. Rows wit
 parquet. FILE.graded.jsonl gets the rows with verdict, score, extracted, grader_failure, detail.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.grade_file import grade_file, verdict_table
-from eval.results import (
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.modules import add_modules_argument, import_modules
+from prime_ext.tasks.rl_rows import find_idle_verifiers
+from prime_ext.utils.arguments import build_parser
+from prime_ext.utils.files import read_lines, write_json
+from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
+from prime_ext.verifiers.judging import make_verifier
+from prime_ext.verifiers.sources import TaskVerifier
+
+from .grade_file import format_verdicts, grade_file
+from .results import (
     PROBLEMS,
     RESPONSES,
     RESULTS,
@@ -30,21 +38,15 @@ from eval.results import (
     read_results,
     versions,
 )
-from eval.run import conclude
-from eval.summary import measure
-from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
-from prime_ext.config.checks import SettingsError
-from prime_ext.config.modules import add_modules_argument, import_modules
-from prime_ext.tasks.rl_rows import find_idle_verifiers
-from prime_ext.utils.files import read_lines, write_json
-from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
-from prime_ext.verifiers.sources import TaskVerifier
+from .run import conclude
+from .summary import measure
+from .verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade
 
 
 def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """Judge all responses of a run's folder again, and measure again.
 
-    Returns what ``results.json`` now holds, and by task how many verdicts are not what they were.
+    Returns what ``results.json`` now holds, and how many verdicts of each task changed.
 
     Raises:
         RunError: the folder holds no results, or something in it is broken.
@@ -65,7 +67,7 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
-    """Judge a task and change its results. Returns how many verdicts are not what they were."""
+    """Judge a task and change its results. Returns how many verdicts changed."""
     path = folder / PROBLEMS
     n = task["decoding"]["n"]
     if not path.is_file():
@@ -104,9 +106,7 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
 
 @command("grade", SettingsError)
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser("eval-grade", __doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--run", type=Path, help="folder of eval.run")
     what.add_argument("--input", type=Path, metavar="FILE", help="rows with gold and response")
@@ -119,9 +119,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.input is not None:
         output, stored, verdicts = grade_file(options.input, options.data_source)
         if options.modules:
-            for line in find_idle_verifiers(one.data_source for one in stored):
+            for line in find_idle_verifiers(answer.data_source for answer in stored):
                 print(line, file=sys.stderr)
-        print(verdict_table(stored, verdicts))
+        print(format_verdicts(stored, verdicts))
         print(f"every response and verdict: {output}")
         return 0
     if options.data_source is not None:
@@ -129,7 +129,7 @@ def main(words: Sequence[str] | None = None) -> int:
     folder = options.run
     results, changed = regrade(folder)
     for name, number in changed.items():
-        print(f"{name}: {number} verdicts are not what they were")
+        print(f"{name}: {number} verdicts changed")
     return conclude(results, folder)
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grade answers that were generated elsewhere: rows with a gold answer and a response."""
 
-import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,16 +11,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.formats import align_columns, interval, number, percent, score
-from eval.statistics import average
-from eval.verdicts import CONCURRENCY, ask, make_verifier, verdict_fields
 from prime_ext.tasks.cells import read_cell
 from prime_ext.utils.fields import check_text, get_field, get_text, parse_rows
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.rows import BadRow
 from prime_ext.utils.run_store import Row, RunError
-from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.judging import judge_response, make_verifier, run_concurrently
 from prime_ext.verifiers.sources import UnknownSource, choice_options, find_source
+
+from .formats import align_columns, format_interval, format_number, format_percent, format_score
+from .statistics import average
+from .verdicts import verdict_fields
 
 # How a response states a bare answer, by the task of its verifier; others get the answer itself.
 _STATEMENTS = {
@@ -84,8 +84,8 @@ def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
     if options is not None:
         if not isinstance(options, list) or not options:
             raise BadRow(f"options must be a list of texts, got {str(options)[:60]!r}")
-        for place, name in enumerate(options, start=1):
-            check_text(name, f"options {place}")
+        for position, name in enumerate(options, start=1):
+            check_text(name, f"options {position}")
     count = known.get("n_options")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 2):
         raise BadRow(f"n_options must be a number from 2, got {count!r}")
@@ -107,59 +107,58 @@ def grade_file(path: Path, data_source: str | None) -> tuple[Path, list[StoredRe
                 f"no verifier for --data-source {data_source}; known: {known}; --modules MODULE"
                 " adds one of yours"
             ) from error
-    stored = [one for _, one in parse_rows(path, partial(read_response, data_source=data_source))]
-    verifiers = {task: make_verifier(task) for task in {one.task for one in stored}}
-    verdicts: list[Verdict | None] = [None] * len(stored)
+    stored = [
+        answer for _, answer in parse_rows(path, partial(read_response, data_source=data_source))
+    ]
+    verifiers = {task: make_verifier(task) for task in {answer.task for answer in stored}}
+    fields: list[Row] = [{} for _ in stored]
 
-    async def judge_all() -> None:
-        waiting = iter(enumerate(stored))
-
-        async def judge_next() -> None:
-            for place, one in waiting:
-                verdicts[place] = await ask(
-                    verifiers[one.task], one.response, one.gold, one.options
-                )
-                bar.update()
-
-        await asyncio.gather(*(judge_next() for _ in range(min(CONCURRENCY, len(stored)))))
+    async def judge(index: int) -> None:
+        answer = stored[index]
+        verdict = await judge_response(
+            verifiers[answer.task], answer.response, answer.gold, answer.options
+        )
+        fields[index] = verdict_fields(verdict)
+        bar.update()
 
     with tqdm(total=len(stored), desc="graded", unit=" responses", file=sys.stderr) as bar:
-        asyncio.run(judge_all())
-    fields = [verdict_fields(verdict) for verdict in verdicts if verdict is not None]
+        run_concurrently(judge, range(len(stored)))
     output = path.with_name(f"{Path(path.name.removesuffix('.gz')).stem}.graded.jsonl")
-    write_json_lines(output, [{**one.row, **own} for one, own in zip(stored, fields, strict=True)])
+    write_json_lines(
+        output, [{**answer.row, **verdict} for answer, verdict in zip(stored, fields, strict=True)]
+    )
     return output, stored, fields
 
 
-def verdict_table(stored: Sequence[StoredResponse], fields: Sequence[Row]) -> str:
+def format_verdicts(stored: Sequence[StoredResponse], fields: Sequence[Row]) -> str:
     """Return the table of verdicts, a line for each data source; every problem counts the same."""
     lines = []
-    for source in sorted({one.data_source for one in stored}):
-        own = [
-            (one.problem or place, verdict)
-            for place, (one, verdict) in enumerate(zip(stored, fields, strict=True))
-            if one.data_source == source
+    for source in sorted({answer.data_source for answer in stored}):
+        judged = [
+            (answer.problem or index, verdict)
+            for index, (answer, verdict) in enumerate(zip(stored, fields, strict=True))
+            if answer.data_source == source
         ]
         scores: dict[str | int, list[float | None]] = {}
-        for problem, verdict in own:
+        for problem, verdict in judged:
             scores.setdefault(problem, []).append(verdict["score"])
         estimate = average(list(scores.values()))
         counts = [
-            sum(verdict["verdict"] == outcome for _, verdict in own)
+            sum(verdict["verdict"] == outcome for _, verdict in judged)
             for outcome in ("correct", "no_answer")
         ]
-        failures = sum(verdict["grader_failure"] for _, verdict in own)
+        failures = sum(verdict["grader_failure"] for _, verdict in judged)
         lines.append(
             [
                 source,
-                number(len(scores)),
-                number(len(own)),
-                score(estimate),
-                interval(estimate),
-                number(counts[0]),
-                number(len(own) - sum(counts) - failures),
-                percent(counts[1] / len(own)),
-                number(failures),
+                format_number(len(scores)),
+                format_number(len(judged)),
+                format_score(estimate),
+                format_interval(estimate),
+                format_number(counts[0]),
+                format_number(len(judged) - sum(counts) - failures),
+                format_percent(counts[1] / len(judged)),
+                format_number(failures),
             ]
         )
     return align_columns([_HEAD, *lines])

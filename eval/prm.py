@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Evaluate a process reward model (PRM).
 
-    python -m eval.prm processbench --model PRM --data FOLDER --output results/processbench
-    python -m eval.prm prmbench --model PRM --data FILE --output results/prmbench
-    python -m eval.prm best-of-n --model PRM --input candidates.jsonl --output results/bon
+    prime-ext eval-prm processbench --model PRM --data FOLDER --output results/processbench
+    prime-ext eval-prm prmbench --model PRM --data FILE --output results/prmbench
+    prime-ext eval-prm best-of-n --model PRM --input candidates.jsonl --output results/bon
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without),
 token classifiers (`--scorer classifier`, as TRL's PRM trainer makes them) or step reward models of
@@ -24,7 +24,6 @@ scores.jsonl. The same command goes on where it was interrupted; no response is 
 
 import argparse
 import json
-import math
 import random
 import re
 import sys
@@ -32,7 +31,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.prm_data import (
+from prime_ext.config.checks import unescape
+from prime_ext.generate.local_model import catch_loading_errors
+from prime_ext.generate.prm_description import read_description, versions
+from prime_ext.step_rm.description import FILE as STEP_RM_FILE
+from prime_ext.step_rm.scorers.local import StepClassifier, device_and_dtype
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.arguments import (
+    COUNT,
+    COUNT_FROM_2,
+    POSITIVE,
+    add_output_argument,
+    add_seed_argument,
+    build_parser,
+)
+from prime_ext.utils.files import write_json_lines, write_text
+from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.utils.run_store import Row, RunError, command, run_folder
+from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
+from prime_ext.verifiers.math import STYLES
+
+from .prm_data import (
     PRMBENCH,
     PROCESSBENCH,
     SPLITS,
@@ -40,8 +59,13 @@ from eval.prm_data import (
     read_problems,
     read_processbench,
 )
-from eval.prm_results import candidate_results, prm_report, prmbench_results, processbench_results
-from eval.prm_scorers import (
+from .prm_results import (
+    candidate_results,
+    format_prm_report,
+    prmbench_results,
+    processbench_results,
+)
+from .prm_scorers import (
     LAYOUTS,
     OVERLONG,
     SCORE_KINDS,
@@ -52,17 +76,6 @@ from eval.prm_scorers import (
     model_identity,
     score_all,
 )
-from prime_ext.config.checks import unescape
-from prime_ext.generate.local_model import catch_loading_errors
-from prime_ext.generate.prm_description import read_description, versions
-from prime_ext.step_rm.description import FILE as STEP_RM_FILE
-from prime_ext.step_rm.scorers.local import StepClassifier, device_and_dtype
-from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
-from prime_ext.utils.files import write_json_lines, write_text
-from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.run_store import Row, RunError, command, run_folder
-from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
-from prime_ext.verifiers.math import STYLES
 
 SCORERS = ("implicit", "classifier", "step_rm")
 # Released implicit PRMs (ImplicitPRM, EurusPRM) are scored with it, whatever their training's.
@@ -71,14 +84,12 @@ DEFAULT_COEFFICIENT = 0.001
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    top = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    top = build_parser("eval-prm", __doc__)
     tasks = top.add_subparsers(dest="task", required=True)
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
     add("--model", required=True, help="the PRM: a folder or a name on the hub")
-    add("--output", required=True, type=Path, help="folder of the results")
+    add_output_argument(common, "of the results")
     add(
         "--scorer",
         choices=SCORERS,
@@ -89,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
         help="reference of an implicit PRM, or none; default: what it was trained with",
     )
     coefficient = f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}"
-    add("--coefficient", type=float, help=coefficient)
+    add("--coefficient", type=POSITIVE, help=coefficient)
     add(
         "--step-score",
         default="prefix",
@@ -122,13 +133,13 @@ def parser() -> argparse.ArgumentParser:
         metavar=("RIGHT", "WRONG"),
         help="of a causal model as the classifier: + and -",
     )
-    add("--max-length", type=int, help="tokens; default: what the model's positions allow")
-    add("--batch-tokens", type=int, default=8192, help="padded tokens in a batch")
+    add("--max-length", type=COUNT_FROM_2, help="tokens; default: what the model's positions allow")
+    add("--batch-tokens", type=COUNT, default=8192, help="padded tokens in a batch")
     add("--device", help="default: cuda if there is one")
     add("--dtype", help="default: float32 on the CPU, bfloat16 elsewhere")
     add("--trust-remote-code", action="store_true")
-    add("--resamples", type=int, default=1000, help="of problems, for intervals")
-    add("--seed", type=int, default=0)
+    add("--resamples", type=COUNT_FROM_2, default=1000, help="of problems, for intervals")
+    add_seed_argument(common, "random samples and resamples")
 
     add = tasks.add_parser(
         "processbench", parents=[common], help="F1 of finding the first wrong step"
@@ -136,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
     add("--splits", default=",".join(SPLITS), help="comma-separated")
     add("--threshold-split", default="gsm8k", help="where the threshold is chosen")
-    add("--limit", type=int, help="only this many random responses of each split, to try it out")
+    add("--limit", type=COUNT, help="only this many random responses of each split, to try it out")
 
     add = tasks.add_parser(
         "prmbench", parents=[common], help="PRMScore of judging each step"
@@ -147,7 +158,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         help="steps with a higher score are right; default: 0.5, for implicit PRMs 0",
     )
-    add("--limit", type=int, help="only this many random responses, to try it out")
+    add("--limit", type=COUNT, help="only this many random responses, to try it out")
 
     add = tasks.add_parser(
         "best-of-n", parents=[common], help="choosing among candidates"
@@ -159,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
         help="regular expression of what separates steps of a text",
     )
     add("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
-    add("--limit", type=int, help="only this many random problems")
+    add("--limit", type=COUNT, help="only this many random problems")
     return top
 
 
@@ -203,13 +214,6 @@ def load_scorer(
 
 def complete(arguments: argparse.Namespace) -> Row:
     """Fill in missing arguments from the PRM's description; return that. Raises ``RunError``."""
-    for name in ("batch_tokens", "resamples", "limit", "max_length"):
-        value = getattr(arguments, name, None)
-        if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
-            raise RunError(f"--{name.replace('_', '-')} {value} is too small")
-    coefficient = arguments.coefficient
-    if coefficient is not None and not 0 < coefficient < math.inf:
-        raise RunError(f"--coefficient {coefficient} must be above 0")
     try:
         re.compile(getattr(arguments, "steps_end", ""))
     except re.error as error:
@@ -238,8 +242,8 @@ def complete(arguments: argparse.Namespace) -> Row:
         return description
     if arguments.reference is None:
         if "reference" not in description:
-            wanted = "give --reference MODEL, or --reference none"
-            raise RunError(f"{arguments.model} does not say what its reference is; {wanted}")
+            advice = "give --reference MODEL, or --reference none"
+            raise RunError(f"{arguments.model} does not say what its reference is; {advice}")
         arguments.reference = description["reference"]
     if arguments.reference == "none":
         arguments.reference = None
@@ -276,7 +280,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
             f" {arguments.splits}"
         )
     rows = [read_processbench(arguments.data, split, *joined) for split in splits]
-    return [item for own in rows for item in _sample(own, arguments.limit, arguments.seed)]
+    return [item for items in rows for item in _sample(items, arguments.limit, arguments.seed)]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -285,11 +289,10 @@ def run(arguments: argparse.Namespace) -> None:
     bench = arguments.task != "best-of-n"
     classifier = arguments.scorer == "classifier"
     items = _read(arguments)
-    responses = (
-        [one.response for one in items]
-        if bench
-        else [own for one in items for own in one.responses]
-    )
+    if bench:
+        responses = [item.response for item in items]
+    else:
+        responses = [response for problem in items for response in problem.responses]
     if not bench and all(len(response.steps) == 1 for response in responses):
         print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
     scorer = load_scorer(arguments, description)
@@ -306,10 +309,9 @@ def run(arguments: argparse.Namespace) -> None:
     with run_folder(folder, settings, "scores.settings.json"):
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
         if bench:
-            of_bench = (
-                processbench_results if arguments.task == "processbench" else prmbench_results
-            )
-            results, lines = of_bench(arguments, items, raw)
+            is_processbench = arguments.task == "processbench"
+            measure = processbench_results if is_processbench else prmbench_results
+            results, lines = measure(arguments, items, raw)
         else:
             results, lines = candidate_results(arguments, items, raw, description)
         options = {
@@ -319,12 +321,12 @@ def run(arguments: argparse.Namespace) -> None:
         results |= {
             "settings": options,
             "versions": versions(),
-            "overlong": sum(OVERLONG in own for own in raw),
+            "overlong": sum(OVERLONG in result for result in raw),
         }
         write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
         write_json_lines(folder / "items.jsonl", lines)
-        write_text(folder / "report.md", prm_report(results))
-    print(prm_report(results, short=True))
+        write_text(folder / "report.md", format_prm_report(results))
+    print(format_prm_report(results, short=True))
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
 
 

@@ -118,8 +118,8 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
 
     where, rows = _processbench_rows(data, split)
     return [
-        ProcessBenchItem(f"{split}-{place}" if name is None else str(name), split, label, response)
-        for place, (_, (name, label, response)) in enumerate(parse_numbered(rows, parse, where))
+        ProcessBenchItem(f"{split}-{index}" if name is None else str(name), split, label, response)
+        for index, (_, (name, label, response)) in enumerate(parse_numbered(rows, parse, where))
     ]
 
 
@@ -129,7 +129,7 @@ def _prmbench_rows(data: str) -> list[tuple[str, Numbered]]:
         return [(data, hub_rows(PRMBENCH, None, "train"))]
     path = Path(data)
     files = (
-        sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}"))
+        sorted(file for kind in ("jsonl", "parquet") for file in path.glob(f"*.{kind}"))
         if path.is_dir()
         else [path]
     )
@@ -203,15 +203,15 @@ def read_problems(
         nonlocal labeled
         prompt = get_prompt(row, "prompt", "problem")
         responses = [
-            _read_candidate(value, f"response {place}", prompt, pattern, prefix, separator)
-            for place, value in enumerate(get_list(row, "completions", "responses"), start=1)
+            _read_candidate(value, f"response {number}", prompt, pattern, prefix, separator)
+            for number, value in enumerate(get_list(row, "completions", "responses"), start=1)
         ]
         has_labels = "correctness" in row or "gold" in row
         labeled = has_labels if labeled is None else labeled
         if has_labels != labeled:
             raise BadRow("correctness or gold must be in all rows or in none")
-        correct = _correctness(row, responses, style) if has_labels else None
-        answers = _answers(row, responses, correct or [False] * len(responses), style)
+        correct = _read_correctness(row, responses, style) if has_labels else None
+        answers = _read_answers(row, responses, correct or [False] * len(responses), style)
         name = str(len(problems) if row.get("id") is None else row["id"])
         if name in problems:
             raise BadRow(f"the id {name!r} is there a second time")
@@ -236,7 +236,7 @@ def _read_candidate(
     return LabeledResponse(prompt, value, ends, pieces)
 
 
-def _correctness(row: Row, responses: list[LabeledResponse], style: str) -> list[bool]:
+def _read_correctness(row: Row, responses: list[LabeledResponse], style: str) -> list[bool]:
     if "correctness" in row:
         values = get_list(row, "correctness", length=len(responses))
         if wrong := [value for value in values if value not in (0, 1)]:
@@ -250,18 +250,18 @@ def _correctness(row: Row, responses: list[LabeledResponse], style: str) -> list
     return [verdict.score == 1.0 for verdict in verdicts]
 
 
-def _answers(
+def _read_answers(
     row: Row, responses: list[LabeledResponse], correct: list[bool], style: str
 ) -> list[str | None]:
     if "answers" in row:
-        given = [
-            None if value is None else read_cell(value, f"answers {place}")
-            for place, value in enumerate(get_list(row, "answers", length=len(responses)), start=1)
+        answers = [
+            None if value is None else read_cell(value, f"answers {number}")
+            for number, value in enumerate(get_list(row, "answers", length=len(responses)), start=1)
         ]
     else:
-        given = [extract_answer(response.text, style) for response in responses]
+        answers = [extract_answer(response.text, style) for response in responses]
     # All correct candidates vote for the same answer, however they write it.
     return [
         json.dumps("correct") if right else None if answer is None else normalize(answer)
-        for answer, right in zip(given, correct, strict=True)
+        for answer, right in zip(answers, correct, strict=True)
     ]

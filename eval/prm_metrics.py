@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-StepScores = Sequence[float] | None
+from .intervals import compute_percentiles, resample
+
 # One score of a response from those of its steps.
 AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
     "min": np.min,
@@ -26,30 +27,10 @@ AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
 }
 
 
-def compute_interval(values: np.ndarray) -> dict[str, float]:
-    """Return the standard error and the 95 % interval that resampled values span."""
-    low, high = np.percentile(values, [2.5, 97.5])
-    return {"standard_error": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
-
-
-def resample(n: int, resamples: int, seed: int) -> np.ndarray:
-    """Return indices of ``n`` items, drawn with replacement, one row for each resample."""
-    return np.random.default_rng(seed).integers(0, n, (resamples, n))
-
-
-def mean_interval(values: Sequence[float], resamples: int, seed: int) -> dict[str, float]:
-    """Return ``value``, the mean over problems, with its bootstrap interval."""
-    array = np.array(values, dtype=float)
-    return {
-        "value": float(array.mean()),
-        **compute_interval(array[resample(len(array), resamples, seed)].mean(1)),
-    }
-
-
 # ---- ProcessBench (arXiv 2412.06559) -------------------------------------------------------------
 
 
-def find_error(scores: StepScores, threshold: float) -> int | None:
+def find_error(scores: Sequence[float] | None, threshold: float) -> int | None:
     """Return the first step scored strictly below the threshold, else -1; None without scores."""
     if scores is None:
         return None
@@ -72,7 +53,7 @@ def score_processbench(
     """
     error = [p == y for p, y in zip(predictions, labels, strict=True) if y != -1]
     correct = [p == y for p, y in zip(predictions, labels, strict=True) if y == -1]
-    shares = [sum(own) / len(own) if own else 0.0 for own in (error, correct)]
+    shares = [sum(hits) / len(hits) if hits else 0.0 for hits in (error, correct)]
     return {
         "error_accuracy": shares[0],
         "correct_accuracy": shares[1],
@@ -80,7 +61,7 @@ def score_processbench(
     }
 
 
-def _descents(scores: StepScores) -> list[tuple[float, int]]:
+def _find_descents(scores: Sequence[float] | None) -> list[tuple[float, int]]:
     """Return score and number of the steps that have a lower score than all before them."""
     # Only these steps can be the first below a threshold.
     descents = []
@@ -92,7 +73,9 @@ def _descents(scores: StepScores) -> list[tuple[float, int]]:
     return descents
 
 
-def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[float, float]:
+def fit_threshold(
+    scores: Sequence[Sequence[float] | None], labels: Sequence[int]
+) -> tuple[float, float]:
     """Return the threshold with the best F1 on these responses, and that F1.
 
     All thresholds are tried, not a grid: the predictions change only where the threshold passes a
@@ -100,11 +83,13 @@ def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[
     interval, the lowest one of equals. Raises ValueError: no response has a score.
     """
     events = sorted(
-        (value, row, step) for row, own in enumerate(scores) for value, step in _descents(own)
+        (value, row, step)
+        for row, steps in enumerate(scores)
+        for value, step in _find_descents(steps)
     )
     if not events:
         raise ValueError("no response has a step score to fit a threshold on")
-    judged = [-1 if own is not None else None for own in scores]
+    judged = [-1 if steps is not None else None for steps in scores]
     n_error = sum(y != -1 for y in labels)
     n_correct = len(labels) - n_error
     right = {True: 0, False: sum(p == y for p, y in zip(judged, labels, strict=True) if y == -1)}
@@ -133,7 +118,7 @@ def resample_f1(
     right = np.array([p == y for p, y in zip(predictions, labels, strict=True)])
     rows = resample(len(right), resamples, seed)
     classes = (erroneous[rows], ~erroneous[rows])
-    error, correct = ((right[rows] & own).sum(1) / np.maximum(1, own.sum(1)) for own in classes)
+    error, correct = ((right[rows] & mask).sum(1) / np.maximum(1, mask.sum(1)) for mask in classes)
     total = error + correct
     return np.divide(2 * error * correct, total, out=np.zeros(resamples), where=total > 0)
 
@@ -176,7 +161,8 @@ def find_best_prm_score(
     right_N = np.concatenate(right).astype(bool)
     threshold_M = np.append(np.nextafter(score_N.min(), -np.inf), np.unique(score_N))
     missed_M, found_M = (
-        np.searchsorted(np.sort(score_N[own]), threshold_M, "right") for own in (right_N, ~right_N)
+        np.searchsorted(np.sort(score_N[mask]), threshold_M, "right")
+        for mask in (right_N, ~right_N)
     )
     count_M4 = np.stack(
         [right_N.sum() - missed_M, missed_M, (~right_N).sum() - found_M, found_M], -1
@@ -211,7 +197,7 @@ def pairwise_accuracy(
     value = float(table[:, 0].sum() / table[:, 1].sum())
     return {
         "value": value,
-        **compute_interval(sums[:, 0] / sums[:, 1]),
+        **compute_percentiles(sums[:, 0] / sums[:, 1]),
         "pairs": sum(n for _, n in counts),
     }
 

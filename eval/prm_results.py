@@ -10,30 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from eval.formats import percent
-from eval.prm_data import LabeledProblem, PrmBenchItem, ProcessBenchItem
-from eval.prm_metrics import (
+from prime_ext.generate.prm_description import compute_right_probability
+from prime_ext.tasks.votes import count_votes
+from prime_ext.utils.report_page import Page
+from prime_ext.utils.run_store import Row, RunError
+
+from .formats import NONE, format_interval, format_percent
+from .intervals import compute_percentiles, resample, resample_mean
+from .prm_data import LabeledProblem, PrmBenchItem, ProcessBenchItem
+from .prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
-    compute_interval,
     compute_prm_score,
     count_ordered_pairs,
     count_steps,
     find_best_prm_score,
     find_error,
     fit_threshold,
-    mean_interval,
     pairwise_accuracy,
-    resample,
     resample_f1,
     score_processbench,
 )
-from eval.prm_scorers import SCORE_KINDS, step_scores
-from eval.statistics import majority_score, pass_probability
-from prime_ext.generate.prm_description import compute_right_probability
-from prime_ext.tasks.votes import count_votes
-from prime_ext.utils.report_page import Page
-from prime_ext.utils.run_store import Row, RunError
+from .prm_scorers import SCORE_KINDS, score_steps
+from .statistics import majority_score, pass_probability
 
 # What results.json holds, and the lines of items.jsonl.
 Results = tuple[dict[str, Any], list[dict[str, Any]]]
@@ -78,7 +77,7 @@ def processbench_results(
     split are too long.
     """
     how = (arguments.step_score, arguments.coefficient, arguments.reference is not None)
-    scores = [step_scores(own, *how) for own in raw]
+    scores = [score_steps(result, *how) for result in raw]
     splits: dict[str, list[int]] = {}
     for row, item in enumerate(items):
         splits.setdefault(item.split, []).append(row)
@@ -102,7 +101,7 @@ def processbench_results(
             samples.append(resample_f1(predictions, labels, arguments.resamples, arguments.seed))
             by_split[split] = {
                 **score_processbench(predictions, labels),
-                "f1_interval": compute_interval(samples[-1]),
+                "f1_interval": compute_percentiles(samples[-1]),
                 "threshold": threshold_of[split],
                 "responses": len(rows),
                 "erroneous": sum(label != -1 for label in labels),
@@ -112,14 +111,14 @@ def processbench_results(
         average = np.mean([rng.permutation(sample) for sample in samples], axis=0)
         results[mode] = {
             "splits": by_split,
-            "average_f1": float(np.mean([own["f1"] for own in by_split.values()])),
-            "average_f1_interval": compute_interval(average),
+            "average_f1": float(np.mean([split["f1"] for split in by_split.values()])),
+            "average_f1_interval": compute_percentiles(average),
         }
     results["protocol"]["threshold"] = protocol
     lines = []
-    for item, own in zip(items, scores, strict=True):
+    for item, steps in zip(items, scores, strict=True):
         line = {"id": item.id, "split": item.split, "label": item.label}
-        lines.append({**line, "prediction": find_error(own, protocol), "step_scores": own})
+        lines.append({**line, "prediction": find_error(steps, protocol), "step_scores": steps})
     return results, lines
 
 
@@ -134,8 +133,8 @@ def prmbench_results(
     Responses that are too long are left out, as in the released code. Raises ``RunError``: all are.
     """
     how = (arguments.step_score, arguments.coefficient, arguments.reference is not None)
-    scores = [step_scores(own, *how) for own in raw]
-    rows = [row for row, own in enumerate(scores) if own is not None]
+    scores = [score_steps(result, *how) for result in raw]
+    rows = [row for row, steps in enumerate(scores) if steps is not None]
     if not rows:
         raise RunError("all responses are too long; raise --max-length")
     right = [items[row].right for row in rows]
@@ -145,22 +144,22 @@ def prmbench_results(
     kinds = [items[row].split for row in rows]
     classes = {}
     for kind in (*dict.fromkeys(kinds), "overall"):
-        count_X4 = count_R4 if kind == "overall" else count_R4[[own == kind for own in kinds]]
+        count_X4 = count_R4 if kind == "overall" else count_R4[[other == kind for other in kinds]]
         samples = compute_prm_score(
             count_X4[resample(len(count_X4), arguments.resamples, arguments.seed)].sum(1)
         )
         classes[kind] = {
             **{name: float(value) for name, value in compute_prm_score(count_X4.sum(0)).items()},
-            "prm_score_interval": compute_interval(samples["prm_score"]),
+            "prm_score_interval": compute_percentiles(samples["prm_score"]),
             "responses": len(count_X4),
             "steps": int(count_X4.sum()),
             "wrong_steps": int(count_X4[:, 2:].sum()),
         }
     best_threshold, best = find_best_prm_score([scores[row] for row in rows], right)
     means = {
-        name: float(np.mean([classes[kind]["prm_score"] for kind in own]))
-        for name, own in DIMENSIONS.items()
-        if own.keys() <= classes.keys()
+        name: float(np.mean([classes[kind]["prm_score"] for kind in members]))
+        for name, members in DIMENSIONS.items()
+        if members.keys() <= classes.keys()
     }
     results = {
         "task": "prmbench",
@@ -171,14 +170,14 @@ def prmbench_results(
     results["best_threshold"] = {"threshold": best_threshold, "prm_score": best}
     pairs = zip(items, scores, strict=True)
     return results, [
-        {"id": x.id, "split": x.split, "right": x.right, "step_scores": own} for x, own in pairs
+        {"id": x.id, "split": x.split, "right": x.right, "step_scores": steps} for x, steps in pairs
     ]
 
 
 # ---- candidates ----------------------------------------------------------------------------------
 
 
-def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[str, list[float]]:
+def score_responses(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[str, list[float]]:
     """Return scores of all responses by name: every aggregation of every kind of step score.
 
     Responses that are too long have -infinity. Products are of probabilities, which only
@@ -195,11 +194,13 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
             kinds |= {f"{kind}, no reference": (kind, False) for kind in SCORE_KINDS}
     named = {}
     for name, (kind, with_reference) in kinds.items():
-        of_steps = [step_scores(own, kind, arguments.coefficient, with_reference) for own in raw]
+        of_steps = [
+            score_steps(result, kind, arguments.coefficient, with_reference) for result in raw
+        ]
         for how in aggregations:
             named[f"{how} of {name}" if name else how] = [
-                -math.inf if own is None else float(AGGREGATIONS[how](np.asarray(own)))
-                for own in of_steps
+                -math.inf if scores is None else float(AGGREGATIONS[how](np.asarray(scores)))
+                for scores in of_steps
             ]
     return named
 
@@ -215,15 +216,18 @@ def candidate_results(
     Each line has ``chosen``, whether the PRM chooses the candidate, and its probability of being
     right where ``description`` gives one.
     """
-    named = response_scores(arguments, raw)
+    named = score_responses(arguments, raw)
     starts = [0, *np.cumsum([len(problem.responses) for problem in problems])]
-    parts = {name: [values[a:b] for a, b in pairwise(starts)] for name, values in named.items()}
+    by_problem = {
+        name: [values[a:b] for a, b in pairwise(starts)] for name, values in named.items()
+    }
     results: dict[str, Any] = {"task": arguments.task, "problems": len(problems)}
     if problems[0].correct is not None:
-        results |= _measure(arguments, problems, parts)
+        results |= _measure(arguments, problems, by_problem)
     judge = SHOWN[arguments.scorer][0]
     chosen = {
-        start + int(np.argmax(own)) for start, own in zip(starts[:-1], parts[judge], strict=True)
+        start + int(np.argmax(scores))
+        for start, scores in zip(starts[:-1], by_problem[judge], strict=True)
     }
     # Of the rewards that it was trained on.
     trained = (arguments.reference, arguments.coefficient) == (
@@ -231,52 +235,56 @@ def candidate_results(
         description.get("beta"),
     )
     lines = []
-    places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
-    for number, (problem, place) in enumerate(places):
+    places = [(problem, index) for problem in problems for index in range(len(problem.responses))]
+    for number, (problem, index) in enumerate(places):
         scores = {
-            name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()
+            name: values[number] if math.isfinite(values[number]) else None
+            for name, values in named.items()
         }
-        line = {"id": problem.id, "response": place, "chosen": number in chosen, "scores": scores}
-        line["correct"] = None if problem.correct is None else problem.correct[place]
+        line = {"id": problem.id, "response": index, "chosen": number in chosen, "scores": scores}
+        line["correct"] = None if problem.correct is None else problem.correct[index]
         if trained and scores[judge] is not None:
             line["probability"] = compute_right_probability(description, scores[judge])
-        lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
+        lines.append({**line, "steps": raw[number], "answer": problem.answers[index]})
     return results, lines
 
 
 def _measure(
     arguments: argparse.Namespace,
     problems: Sequence[LabeledProblem],
-    parts: Mapping[str, Sequence[Sequence[float]]],
+    by_problem: Mapping[str, Sequence[Sequence[float]]],
 ) -> dict[str, Any]:
-    """Measure the scores of problems with labels; ``parts`` are by name and problem."""
+    """Measure the scores of problems with labels; ``by_problem`` has them by name and problem."""
     sizes = [
         2**power
         for power in range(min(len(problem.responses) for problem in problems).bit_length())
     ]
     ballots = [
-        count_votes(own.answers, [float(hit) for hit in own.correct], operator.eq)
-        for own in problems
+        count_votes(problem.answers, [float(hit) for hit in problem.correct], operator.eq)
+        for problem in problems
     ]
     how = (arguments.resamples, arguments.seed)
     table: dict[str, dict[str, Any]] = {}
     for n in sizes:
         columns = {
-            "pass@N": [pass_probability(len(own.correct), sum(own.correct), n) for own in problems],
+            "pass@N": [
+                pass_probability(len(problem.correct), sum(problem.correct), n)
+                for problem in problems
+            ],
             "maj@N": [majority_score(ballot, n) for ballot in ballots],
         }
-        for name, part in parts.items():
-            zipped = zip(part, problems, strict=True)
+        for name, problem_scores in by_problem.items():
+            zipped = zip(problem_scores, problems, strict=True)
             columns[f"best, {name}"] = [
-                compute_best_of(own, problem.correct, n) for own, problem in zipped
+                compute_best_of(scores, problem.correct, n) for scores, problem in zipped
             ]
         for name, values in columns.items():
-            table.setdefault(name, {})[str(n)] = mean_interval(values, *how)
+            table.setdefault(name, {})[str(n)] = resample_mean(values, *how)
     ahead = {}
-    for name, part in parts.items():
+    for name, problem_scores in by_problem.items():
         counts = [
-            count_ordered_pairs(own, problem.correct)
-            for own, problem in zip(part, problems, strict=True)
+            count_ordered_pairs(scores, problem.correct)
+            for scores, problem in zip(problem_scores, problems, strict=True)
         ]
         ahead[name] = pairwise_accuracy(counts, *how)
     return {"n": sizes, "best_of_n": table, "pairwise_accuracy": ahead}
@@ -285,17 +293,15 @@ def _measure(
 # ---- reports -------------------------------------------------------------------------------------
 
 
-def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
+def _format_share(estimate: Mapping[str, Any] | None, value: float | None = None) -> str:
     """Format a share in percent with its 95 % interval."""
-    if own is None:
-        return "-"
-    return (
-        f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to"
-        f" {percent(own['high'])})"
-    )
+    if estimate is None:
+        return NONE
+    share = estimate["value"] if value is None else value
+    return f"{format_percent(share)} ({format_interval(estimate)})"
 
 
-def prm_report(results: Mapping[str, Any], short: bool = False) -> str:
+def format_prm_report(results: Mapping[str, Any], short: bool = False) -> str:
     """Return the results of any task as Markdown; of candidates ``short`` shows six rows."""
     settings = results["settings"]
     task = results["task"]
@@ -335,15 +341,15 @@ def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
         rows = [
             [
                 split,
-                str(own["responses"]),
-                percent(own["error_accuracy"]),
-                percent(own["correct_accuracy"]),
-                _cell(own["f1_interval"], own["f1"]),
-                f"{own['threshold']:.6g}",
+                str(numbers["responses"]),
+                format_percent(numbers["error_accuracy"]),
+                format_percent(numbers["correct_accuracy"]),
+                _format_share(numbers["f1_interval"], numbers["f1"]),
+                f"{numbers['threshold']:.6g}",
             ]
-            for split, own in results[mode]["splits"].items()
+            for split, numbers in results[mode]["splits"].items()
         ]
-        average = _cell(results[mode]["average_f1_interval"], results[mode]["average_f1"])
+        average = _format_share(results[mode]["average_f1_interval"], results[mode]["average_f1"])
         head = [
             "split",
             "responses",
@@ -365,21 +371,21 @@ def _add_prmbench(page: Page, results: Mapping[str, Any]) -> None:
     settings = results["settings"]
     best = results["best_threshold"]
     columns = {
-        kind: f"{kind} ({short})" for own in DIMENSIONS.values() for kind, short in own.items()
+        kind: f"{kind} ({short})" for names in DIMENSIONS.values() for kind, short in names.items()
     }
     rows = [
         [
             columns.get(kind, kind),
-            str(own["responses"]),
-            str(own["wrong_steps"]),
-            percent(own["f1"]),
-            percent(own["negative_f1"]) if own["wrong_steps"] else "-",
-            _cell(own["prm_score_interval"], own["prm_score"]),
+            str(numbers["responses"]),
+            str(numbers["wrong_steps"]),
+            format_percent(numbers["f1"]),
+            format_percent(numbers["negative_f1"]) if numbers["wrong_steps"] else NONE,
+            _format_share(numbers["prm_score_interval"], numbers["prm_score"]),
         ]
-        for kind, own in results["classes"].items()
+        for kind, numbers in results["classes"].items()
     ]
     rows += [
-        [f"mean of {name}", "", "", "", "", percent(value)]
+        [f"mean of {name}", "", "", "", "", format_percent(value)]
         for name, value in results["dimensions"].items()
     ]
     page.table(["class", "responses", "wrong steps", "F1", "negative F1", "PRMScore (95 %)"], rows)
@@ -387,8 +393,8 @@ def _add_prmbench(page: Page, results: Mapping[str, Any]) -> None:
         "Percent. F1 is that of right steps, negative F1 that of wrong steps, PRMScore their mean"
         " (F1 where no step is wrong); overall pools all steps. Step judged right: score above"
         f" {results['threshold']:g}, strictly; the best threshold for these labels,"
-        f" {best['threshold']:.6g}, would give {percent(best['prm_score'])} overall. Intervals"
-        f" resample responses {settings['resamples']} times."
+        f" {best['threshold']:.6g}, would give {format_percent(best['prm_score'])} overall."
+        f" Intervals resample responses {settings['resamples']} times."
     )
 
 
@@ -401,10 +407,13 @@ def _add_candidates(page: Page, results: Mapping[str, Any], short: bool) -> None
         page.text(f"The {results['problems']} problems have no labels, so nothing is measured.")
         return
     sizes = [str(n) for n in results["n"]]
-    rows = [[name, *(_cell(own[n]) for n in sizes)] for name, own in results["best_of_n"].items()]
+    rows = [
+        [name, *(_format_share(estimates[n]) for n in sizes)]
+        for name, estimates in results["best_of_n"].items()
+    ]
     if short:
-        wanted = ["pass@N", "maj@N", *(f"best, {name}" for name in shown)]
-        rows = [row for row in rows if row[0] in wanted]
+        shown_names = ["pass@N", "maj@N", *(f"best, {name}" for name in shown)]
+        rows = [row for row in rows if row[0] in shown_names]
     page.table(["", *(f"N={n}" for n in sizes)], rows)
     page.text(
         f"Percent of {results['problems']} problems (95 % interval over problems,"
@@ -415,5 +424,8 @@ def _add_candidates(page: Page, results: Mapping[str, Any], short: bool) -> None
         return
     page.heading("Pairwise accuracy")
     pairs = results["pairwise_accuracy"].items()
-    lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]
+    lines = [
+        [name, _format_share(accuracy), str(accuracy["pairs"]) if accuracy else "0"]
+        for name, accuracy in pairs
+    ]
     page.table(["score", "ordered correctly (95 %)", "pairs"], lines)

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from eval.prm_data import LabeledResponse
 from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.step_rm.description import Input
@@ -26,6 +25,8 @@ from prime_ext.step_rm.scorers.local import StepClassifier, length_buckets, pad_
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, wrap_prompt
+
+from .prm_data import LabeledResponse
 
 SCORE_KINDS = ("prefix", "step")
 LAYOUTS = ("chat", "plain")
@@ -70,28 +71,25 @@ class LogProbModel:
     def log_probs(self, batch: Sequence[TokenizedSteps], pad: int) -> list[torch.Tensor]:
         """Return log-probabilities of the response tokens of each row, float32 on the host."""
         id_BT, mask_BT = (
-            part.to(self.device) for part in pad_inputs([torch.tensor(t.ids) for t in batch], pad)
+            tensor.to(self.device)
+            for tensor in pad_inputs([torch.tensor(t.ids) for t in batch], pad)
         )
-        places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
-        target_N = torch.cat(
-            [id_BT[row, place.start + 1 : place.stop + 1] for row, place in places]
-        )
+        spans = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
+        target_N = torch.cat([id_BT[row, span.start + 1 : span.stop + 1] for row, span in spans])
         if self.chunked:
             hidden_BTH = self.model.base_model(
                 input_ids=id_BT, attention_mask=mask_BT
             ).last_hidden_state
-            hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
+            hidden_NH = torch.cat([hidden_BTH[row, span] for row, span in spans])
             head_VH = self.model.get_output_embeddings().weight
             log_prob_N, _ = compute_log_probs_and_entropy(
                 hidden_NH, head_VH, target_N, chunk=self.chunk, with_entropy=False
             )
         else:
             logits_BTV = self.model(input_ids=id_BT, attention_mask=mask_BT).logits
-            logits_NV = torch.cat([logits_BTV[row, place] for row, place in places]).float()
+            logits_NV = torch.cat([logits_BTV[row, span] for row, span in spans]).float()
             log_prob_N = logits_NV.log_softmax(-1).gather(-1, target_N[:, None])[:, 0]
-        return list(
-            log_prob_N.float().cpu().split([place.stop - place.start for _, place in places])
-        )
+        return list(log_prob_N.float().cpu().split([span.stop - span.start for _, span in spans]))
 
 
 class ImplicitScorer:
@@ -108,11 +106,12 @@ class ImplicitScorer:
         self.reference = reference
         self.encoder = encoder
         self.max_length = max_length
-        own, other = (
-            None if one is None else one.model.config.vocab_size for one in (model, reference)
+        size, reference_size = (
+            None if loaded is None else loaded.model.config.vocab_size
+            for loaded in (model, reference)
         )
-        if other not in (None, own):
-            sizes = f"the reference has {other} tokens, the model {own}"
+        if reference_size not in (None, size):
+            sizes = f"the reference has {reference_size} tokens, the model {size}"
             raise RunError(f"{sizes}; a reference must have the model's vocabulary")
 
     def tokens(self, response: LabeledResponse) -> TokenizedSteps:
@@ -125,15 +124,19 @@ class ImplicitScorer:
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """Return ``log_prob`` and ``log_ratio`` (with a reference) summed over each step."""
         pad = self.encoder.tokenizer.pad_token_id or 0
-        own = self.model.log_probs(batch, pad)
-        other = None if self.reference is None else self.reference.log_probs(batch, pad)
+        log_probs = self.model.log_probs(batch, pad)
+        reference_log_probs = (
+            None if self.reference is None else self.reference.log_probs(batch, pad)
+        )
         results = []
         for row, tokens in enumerate(batch):
             # Running sums in double precision: differences of long prefixes must not lose digits.
             ends = [end - tokens.n_prompt for end in tokens.ends]
-            values = {"log_prob": own[row]}
-            if other is not None:
-                values["log_ratio"] = log_ratio(own[row], other[row], torch.ones_like(own[row]))
+            values = {"log_prob": log_probs[row]}
+            if reference_log_probs is not None:
+                values["log_ratio"] = log_ratio(
+                    log_probs[row], reference_log_probs[row], torch.ones_like(log_probs[row])
+                )
             result: Row = {}
             for name, value_T in values.items():
                 sum_S = value_T.double().cumsum(0)[ends]
@@ -178,7 +181,7 @@ class StepRMScorer:
         )
         [inputs] = self.model.encoder.encode_chains([(question, response.steps)])
         ends = accumulate(map(len, inputs))
-        ids = [token for one in inputs for token in one.ids]
+        ids = [token for step_input in inputs for token in step_input.ids]
         return TokenizedSteps(ids, 0, tuple(end - 1 for end in ends))
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
@@ -188,14 +191,14 @@ class StepRMScorer:
             for row in batch
         ]
         known: dict[Input, float] = {}
-        distinct = list({one for inputs in read for one in inputs})
-        for part in length_buckets(distinct, self.batch_tokens):
-            for one, (value,) in zip(part, self.model.score_inputs(part), strict=True):
-                known[one] = value
-        return [{"probability": [known[one] for one in inputs]} for inputs in read]
+        distinct = list({step_input for inputs in read for step_input in inputs})
+        for bucket in length_buckets(distinct, self.batch_tokens):
+            for step_input, (value,) in zip(bucket, self.model.score_inputs(bucket), strict=True):
+                known[step_input] = value
+        return [{"probability": [known[step_input] for step_input in inputs]} for inputs in read]
 
 
-def step_scores(
+def score_steps(
     result: Row, kind: str, coefficient: float | None, with_reference: bool = True
 ) -> list[float] | None:
     """Return scores of the steps from a scorer's result, None if it was too long.

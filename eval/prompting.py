@@ -80,17 +80,17 @@ def show(
     examples = [(fill_in(prompt.user, example), example["response"]) for example in shot.examples]
     if not raw:
         turns = [{"role": "system", "content": system}] if system else []
-        for asked, answered in examples:
+        for question, response in examples:
             turns += [
-                {"role": "user", "content": asked},
-                {"role": "assistant", "content": answered},
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": response},
             ]
         return (*turns, {"role": "user", "content": user})
     if not examples:
         return f"{system}\n\n{user}" if system else user
     done = [
-        fill_in(shot.format, {"prompt": asked, "response": answered})
-        for asked, answered in examples
+        fill_in(shot.format, {"prompt": question, "response": response})
+        for question, response in examples
     ]
     begun = fill_in(shot.format.partition(_RESPONSE)[0], {"prompt": user})
     return shot.separator.join([*([system] if system else []), *done, begun])

@@ -2,6 +2,7 @@
 """Published numbers, how a run differs from theirs, and the papers' tables with our columns."""
 
 import csv
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eval.formats import NONE, percent, score
-from eval.results import FinishedRun
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS, Decoding
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row
+
+from .formats import NONE, format_percent, format_score
+from .results import FinishedRun
 
 _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
@@ -42,7 +44,7 @@ PAPERS = {
 
 
 @cache
-def references(task: str) -> list[Row]:
+def read_references(task: str) -> list[Row]:
     """Return a task's published numbers, by metric and source.
 
     Each has ``metric``, ``source``, ``values`` in percent by model, and ``rows``, None if unknown.
@@ -53,10 +55,10 @@ def references(task: str) -> list[Row]:
             if line["task"] == task:
                 key = line["metric"], line["source"]
                 rows = int(line["rows"]) if line["rows"] else None
-                own = numbers.setdefault(
+                published = numbers.setdefault(
                     key, {"metric": key[0], "source": key[1], "values": {}, "rows": rows}
                 )
-                own["values"][line["model"]] = float(line["value"])
+                published["values"][line["model"]] = float(line["value"])
     return list(numbers.values())
 
 
@@ -65,11 +67,9 @@ def find_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | Non
     summary = entry["summary"]
     if metric == "macro_f1":
         value = (entry["choice"] or {}).get(metric)
-        return (
-            None
-            if value is None
-            else {"value": value, "standard_error": None, "low": None, "high": None}
-        )
+        if value is None:
+            return None
+        return {"value": value, "standard_error": None, "low": None, "high": None}
     mean = f"avg@{summary['samples_per_problem']}"
     return summary["scores"].get(mean if metric in CHOICE_METRICS else metric)
 
@@ -101,7 +101,12 @@ def list_known_differences(
     k = int(at_k[1]) if at_k else 1
     known = load_task(name).decoding if name in task_names() else {}
     fitting = next(
-        (own for key, own in known.items() if own.n == k and (at_k or key == "paper")), None
+        (
+            decoding
+            for key, decoding in known.items()
+            if decoding.n == k and (at_k or key == "paper")
+        ),
+        None,
     )
     if fitting is None:
         words = [f"the published decoding of {metric} is not known"]
@@ -113,41 +118,48 @@ def list_known_differences(
     return words if rows == problems else [*words, f"{problems:,} problems, published {rows:,}"]
 
 
-def find_best_published(entry: Mapping[str, Any], model: str) -> str:
+def format_best_published(entry: Mapping[str, Any], model: str) -> str:
     """Return the published number that fits a run best: its ``avg@n``, else single responses.
 
     It is that of the model that ran, else the highest score.
     """
     n = entry["summary"]["samples_per_problem"]
-    wanted = (f"avg@{n}", "accuracy", "micro_f1")
+    metrics = (f"avg@{n}", "accuracy", "micro_f1")
     fitting = [
-        own
-        for metric in wanted
-        for own in entry["references"]
-        if own["metric"] == metric and own["values"]
+        reference
+        for metric in metrics
+        for reference in entry["references"]
+        if reference["metric"] == metric and reference["values"]
     ]
-    best = next((own for own in fitting if find_score(entry, own["metric"]) is not None), None)
+    best = next(
+        (reference for reference in fitting if find_score(entry, reference["metric"]) is not None),
+        None,
+    )
     if best is None:
         return NONE
     values = best["values"]
     base = model.rstrip("/").rpartition("/")[2].casefold()
     name = next(
         (known for known in values if known.casefold() == base),
-        max(values, key=lambda own: values[own]),
+        max(values, key=lambda known: values[known]),
     )
-    other = n > 1 and best["metric"] != wanted[0]
+    other = n > 1 and best["metric"] != metrics[0]
     return f"{values[name]:.1f} ({name})" + (f" {best['metric']}" if other else "")
 
 
-def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
+def build_paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     """Return a published table with a column for each run, and averages of complete columns."""
     paper = PAPERS[name]
-    tasks = {own: load_task(own) for own in paper.tasks}
+    tasks = {task: load_task(task) for task in paper.tasks}
     published = {
-        task: next(own for own in references(task) if own["metric"] == paper.metric)
+        task: next(
+            reference for reference in read_references(task) if reference["metric"] == paper.metric
+        )
         for task in tasks
     }
-    models = list(dict.fromkeys(model for own in published.values() for model in own["values"]))
+    models = list(
+        dict.fromkeys(model for reference in published.values() for model in reference["values"])
+    )
     ours = {
         task: [
             find_score(run.tasks[task].entry, paper.metric) if task in run.tasks else None
@@ -156,15 +168,17 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
         for task in tasks
     }
     theirs = {
-        task: [own["values"].get(model) for model in models] for task, own in published.items()
+        task: [reference["values"].get(model) for model in models]
+        for task, reference in published.items()
     }
     rows = [
-        [own.title, *map(score, ours[task]), *map(_format_value, theirs[task])]
-        for task, own in tasks.items()
+        [loaded.title, *map(format_score, ours[task]), *map(_format_value, theirs[task])]
+        for task, loaded in tasks.items()
     ]
-    means = [average_tasks(column) for column in zip(*ours.values(), strict=True)]
+    means = [format_average(column) for column in zip(*ours.values(), strict=True)]
     their_means = [
-        None if None in own else sum(own) / len(own) for own in zip(*theirs.values(), strict=True)
+        None if None in column else sum(column) / len(column)
+        for column in zip(*theirs.values(), strict=True)
     ]
     rows.append(["average", *means, *map(_format_value, their_means)])
     same = "the accuracy" if paper.metric == "accuracy" else f"which is {paper.metric}"
@@ -180,9 +194,9 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
         notes += [f"{column}: {words}." for words in _differences(run, tasks, published)]
     notes += [
         f"Published: {source}."
-        for source in dict.fromkeys(own["source"] for own in published.values())
+        for source in dict.fromkeys(reference["source"] for reference in published.values())
     ]
-    notes += [f"{own.title}: {own.notes}" for own in tasks.values() if own.notes]
+    notes += [f"{task.title}: {task.notes}" for task in tasks.values() if task.notes]
     page = Page(paper.title)
     page.table(["", *runs, *models], rows)
     page.bullets(notes)
@@ -199,8 +213,8 @@ def _differences(
         for words in list_known_differences(task, run.tasks[task].entry, published[task]):
             titles.setdefault(words, []).append(tasks[task].title)
     return [
-        words if len(own) == len(there) else f"{', '.join(own)}: {words}"
-        for words, own in titles.items()
+        words if len(task_titles) == len(there) else f"{', '.join(task_titles)}: {words}"
+        for words, task_titles in titles.items()
     ]
 
 
@@ -208,13 +222,13 @@ def _format_value(value: float | None) -> str:
     return NONE if value is None else f"{value:.1f}"
 
 
-def average_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
+def format_average(estimates: Sequence[Mapping[str, Any] | None]) -> str:
     """Return the mean score of disjoint tasks ± its standard error; a dash if one is missing."""
-    there = [own for own in estimates if own is not None]
+    there = [estimate for estimate in estimates if estimate is not None]
     if not there or len(there) < len(estimates):
         return NONE
-    errors = [own["standard_error"] for own in there]
-    error = (
-        "" if None in errors else f" ± {percent(sum(own**2 for own in errors) ** 0.5 / len(there))}"
-    )
-    return percent(sum(own["value"] for own in there) / len(there)) + error
+    mean = format_percent(sum(estimate["value"] for estimate in there) / len(there))
+    errors = [estimate["standard_error"] for estimate in there]
+    if None in errors:
+        return mean
+    return f"{mean} ± {format_percent(math.hypot(*errors) / len(there))}"

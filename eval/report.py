@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of finished runs, and the tables of the papers with a column for every run.
 
-python -m eval.report RUN [RUN ...]                  report.md in each run's folder
-python -m eval.report RUN [RUN ...] --table prime    print table 1 of the PRIME paper, with ours
-python -m eval.report RUN [RUN ...] --table pspo     print the table of PSPO, with ours
+prime-ext eval-report RUN [RUN ...]                  report.md in each run's folder
+prime-ext eval-report RUN [RUN ...] --table prime    print table 1 of the PRIME paper, with ours
+prime-ext eval-report RUN [RUN ...] --table pspo     print the table of PSPO, with ours
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import NONE, align_columns, flatten, interval, number, percent, score, show_prompt
-from eval.published import (
-    PAPERS,
-    find_best_published,
-    find_score,
-    list_known_differences,
-    paper_table,
-)
-from eval.results import FinishedRun, TaskRun, load_run
+from prime_ext.utils.arguments import build_parser
 from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, join_lines
 from prime_ext.utils.run_store import Row, RunError, command
+
+from .formats import (
+    align_columns,
+    flatten,
+    format_estimate,
+    format_interval,
+    format_number,
+    format_percent,
+    format_prompt,
+    format_score,
+)
+from .published import (
+    PAPERS,
+    build_paper_table,
+    find_score,
+    format_best_published,
+    list_known_differences,
+)
+from .results import FinishedRun, TaskRun, load_run
 
 KINDS = ("right", "wrong", "without an answer", "truncated", "not judged")
 _ESTIMATE = ("score ± SE, %", "95 % interval")
@@ -40,7 +50,7 @@ _NOTE = (
 )
 
 
-def report_page(run: FinishedRun) -> Page:
+def build_report_page(run: FinishedRun) -> Page:
     """Return the whole report of a run."""
     page = Page(f"Evaluation of {run.model}")
     if run.unfinished:
@@ -59,7 +69,7 @@ def report_page(run: FinishedRun) -> Page:
     return page
 
 
-def summary_table(run: FinishedRun) -> str:
+def format_summary(run: FinishedRun) -> str:
     """Return the summary of a run for a terminal."""
     return align_columns([_SUMMARY, *_summary(run)])
 
@@ -72,15 +82,15 @@ def _summary(run: FinishedRun) -> list[list[str]]:
         summary = task.entry["summary"]
         line = [
             entry["title"],
-            score(task.mean),
-            interval(task.mean),
-            find_best_published(entry, run.model),
+            format_score(task.mean),
+            format_interval(task.mean),
+            format_best_published(entry, run.model),
             f"{summary['problems']:,} x {task.n}",
-            number(float(summary["tokens"]["mean"])),
-            percent(summary["truncated"]),
-            percent(summary["no_answer"]),
-            number(summary["grader_failures"]),
-            number(entry["failed_responses"]),
+            format_number(float(summary["tokens"]["mean"])),
+            format_percent(summary["truncated"]),
+            format_percent(summary["no_answer"]),
+            format_number(summary["grader_failures"]),
+            format_number(entry["failed_responses"]),
         ]
         lines.append(line)
     return lines
@@ -90,37 +100,33 @@ def _add_task(page: Page, task: TaskRun) -> None:
     entry = task.entry
     summary = task.entry["summary"]
     page.heading(entry["title"])
-    rows = [
-        (
-            [name, score(own), interval(own), number(own["problems"]), number(own["left_out"])]
-            if own
-            else [name, NONE, NONE, "0", number(summary["problems"])]
-        )
-        for name, own in summary["scores"].items()
-    ]
+    rows = []
+    for name, estimate in summary["scores"].items():
+        left_out = estimate["left_out"] if estimate else summary["problems"]
+        rows.append([name, *format_estimate(estimate), format_number(left_out)])
     page.table(["metric", *_ESTIMATE, "problems", "left out"], rows)
-    page.table(["", ""], facts(entry))
+    page.table(["", ""], list_facts(entry))
     for reference in entry["references"]:
         page.heading("Published", level=3)
         models = [[model, f"{value:.1f}"] for model, value in reference["values"].items()]
         page.table(
             ["model", f"{reference['metric']}, %"],
-            [["this run", score(find_score(entry, reference["metric"]))], *models],
+            [["this run", format_score(find_score(entry, reference["metric"]))], *models],
         )
         page.text(f"Source: {reference['source']}.")
         if differences := list_known_differences(task.name, entry, reference):
             page.text(f"To know before comparing: {'; '.join(differences)}.")
     for name, parts in summary["groups"].items():
         page.heading(f"By {name}", level=3)
-        known = {value: own for value, own in parts.items() if own is not None}
         rows = [
-            [value, score(own), interval(own), number(own["problems"])]
-            for value, own in known.items()
+            [value, *format_estimate(estimate)]
+            for value, estimate in parts.items()
+            if estimate is not None
         ]
         page.table([name, *_ESTIMATE, "problems"], rows)
     # A program that passes some of its tests has a score, and does not solve its problem.
-    judged = [[one == 1 for one in own if one is not None] for own in task.scores]
-    solved = [sum(own) / len(own) for own in judged if own]
+    judged = [[value == 1 for value in scores if value is not None] for scores in task.scores]
+    solved = [sum(hits) / len(hits) for hits in judged if hits]
     never = solved.count(0.0)
     always = solved.count(1.0)
     page.text(
@@ -131,7 +137,7 @@ def _add_task(page: Page, task: TaskRun) -> None:
         page.text(f"Note: {entry['notes']}")
     for kind, row in choose_examples(task).items():
         with page.details(f"A response that is {kind}"):
-            page.code(show_prompt(row["prompt"]))
+            page.code(format_prompt(row["prompt"]))
             answer = "none" if row["extracted"] is None else join_lines(row["extracted"], 200)
             page.text(
                 f"Problem {row['problem']}, response {row['sample']}: {row['verdict']},"
@@ -153,23 +159,27 @@ def _add_task(page: Page, task: TaskRun) -> None:
         page.table(["setting", "value"], flatten(shown))
 
 
-def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the summary lacks of a task: lengths, F1 of choices, speed."""
     tokens = entry["summary"]["tokens"]
     known = [
-        ("longest length allowed, tokens", number(entry["decoding"]["max_new_tokens"])),
-        ("median length", number(tokens["median"])),
-        ("longest", number(tokens["most"])),
+        ("longest length allowed, tokens", format_number(entry["decoding"]["max_new_tokens"])),
+        ("median length", format_number(tokens["median"])),
+        ("longest", format_number(tokens["most"])),
     ]
-    f1 = {name: own for name, own in (entry["choice"] or {}).items() if name != "accuracy"}
-    known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in f1.items()]
+    f1 = {name: value for name, value in (entry["choice"] or {}).items() if name != "accuracy"}
+    known += [(f"{name.replace('_', ' ')}, %", format_percent(value)) for name, value in f1.items()]
     # A run that generated nothing, such as one that only graded again, has no speed.
     if entry.get("response_tokens_per_second") is not None:
         known.append(
-            ("response tokens per second", number(float(entry["response_tokens_per_second"])))
+            (
+                "response tokens per second",
+                format_number(float(entry["response_tokens_per_second"])),
+            )
         )
     return known + [
-        (f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()
+        (f"seconds of {phase}", format_number(float(seconds)))
+        for phase, seconds in entry.get("seconds", {}).items()
     ]
 
 
@@ -195,17 +205,13 @@ def choose_examples(task: TaskRun) -> dict[str, Row]:
 def write_report(folder: Path) -> Path:
     """Write ``report.md`` into the folder of a run, and return it; of a broken one nothing."""
     path = folder / "report.md"
-    write_text(path, report_page(load_run(folder)).markdown())
+    write_text(path, build_report_page(load_run(folder)).markdown())
     return path
 
 
 @command("report")
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="eval.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = build_parser("eval-report", __doc__)
     parser.add_argument("run", nargs="+", type=Path, help="folder that eval.run wrote")
     parser.add_argument("--table", choices=sorted(PAPERS), help="only print this paper's table")
     arguments = parser.parse_args(words)
@@ -217,10 +223,10 @@ def main(words: Sequence[str] | None = None) -> int:
             f" {[*runs]}"
         )
     if arguments.table:
-        print(paper_table(arguments.table, runs).markdown())
+        print(build_paper_table(arguments.table, runs).markdown())
         return 0
     # All is made before anything is written.
-    for run, page in [(run, report_page(run)) for run in loaded]:
+    for run, page in [(run, build_report_page(run)) for run in loaded]:
         path = run.folder / "report.md"
         write_text(path, page.markdown())
         print(path)

@@ -9,9 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from eval.statistics import average
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.run_store import Row, RunError, parse_object
+
+from .statistics import average
 
 Key = tuple[str, int]
 FORMAT = 1
@@ -23,15 +24,7 @@ FAILED = "failed.jsonl"
 SAMPLES = "samples.jsonl"
 PROBLEMS = "problems.jsonl"
 # Whatever responses and verdicts may depend on.
-_PACKAGES = (
-    "prime-ext",
-    "transformers",
-    "tokenizers",
-    "torch",
-    "vllm",
-    "mpmath",
-    "numpy",
-)
+_PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "mpmath", "numpy")
 
 
 def get_key(row: Mapping[str, Any]) -> Key:
@@ -78,11 +71,9 @@ def read_results(folder: Path) -> dict[str, Any]:
     path = folder / RESULTS
     if not path.is_file():
         begun = any(folder.glob(f"*/{RESPONSES}"))
-        why = (
-            "the run is not finished; start it again and it goes on"
-            if begun
-            else "give the --output of eval.run"
-        )
+        why = "give the --output of eval.run"
+        if begun:
+            why = "the run is not finished; start it again and it goes on"
         raise RunError(f"{folder} has no {RESULTS}: {why}")
     results = parse_object(path.read_bytes(), str(path))
     if results.get("format") != FORMAT:
@@ -113,7 +104,7 @@ class TaskRun:
     @property
     def rows(self) -> list[Row]:
         """All judged responses, in order."""
-        return [row for own in self.problems.values() for row in own]
+        return [row for rows in self.problems.values() for row in rows]
 
     @property
     def scores(self) -> list[list[float | None]]:
@@ -121,7 +112,8 @@ class TaskRun:
         judged = [[row["score"] for row in rows] for rows in self.problems.values()]
         missing = self.entry["summary"]["problems"] - len(judged)
         return [
-            own + [None] * (self.n - len(own)) for own in [*judged, *([] for _ in range(missing))]
+            scores + [None] * (self.n - len(scores))
+            for scores in [*judged, *([] for _ in range(missing))]
         ]
 
 
@@ -149,13 +141,13 @@ def load_run(folder: Path) -> FinishedRun:
     """Read a run. Raises ``RunError``: it is absent, broken, contradictory, of another format."""
     results = read_results(folder)
     timing = folder / TIMING
-    spent = (
-        parse_object(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
-    )
+    spent: Mapping[str, Any] = {}
+    if timing.is_file():
+        spent = parse_object(timing.read_bytes(), str(timing)).get("tasks", {})
     tasks = {}
     try:
-        for name, own in results["tasks"].items():
-            tasks[name] = _task(folder, name, {**own, **spent.get(name, {})})
+        for name, entry in results["tasks"].items():
+            tasks[name] = _load_task(folder, name, {**entry, **spent.get(name, {})})
         str(results["model"]["model"])
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(
@@ -163,11 +155,11 @@ def load_run(folder: Path) -> FinishedRun:
         ) from error
     if not tasks:
         raise RunError(f"{folder / RESULTS} has no finished task")
-    begun = sorted(own.parent.name for own in folder.glob(f"*/{RESPONSES}"))
+    begun = sorted(path.parent.name for path in folder.glob(f"*/{RESPONSES}"))
     return FinishedRun(folder, results, tasks, tuple(name for name in begun if name not in tasks))
 
 
-def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
+def _load_task(folder: Path, name: str, entry: Mapping[str, Any]) -> TaskRun:
     """Read a task whose judged responses are those that ``results.json`` was made from."""
     path = folder / name / SAMPLES
     again = "run eval.run again"
@@ -179,16 +171,18 @@ def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
         row = parse_object(line, f"{path} line {number}")
         problem, sample = get_key(row)
         problems.setdefault(problem, {})[sample] = row
-    task = TaskRun(name, own, {problem: list(rows.values()) for problem, rows in problems.items()})
-    wanted = own["summary"]["problems"] * task.n - own["failed_responses"]
-    if len(lines) != wanted or len(task.rows) != wanted:
+    task = TaskRun(
+        name, entry, {problem: list(rows.values()) for problem, rows in problems.items()}
+    )
+    expected = entry["summary"]["problems"] * task.n - entry["failed_responses"]
+    if len(lines) != expected or len(task.rows) != expected:
         there = f"{len(lines)} lines for {len(task.rows)} responses"
-        raise RunError(f"{path} has {there}, {RESULTS} says {wanted}; {again}")
+        raise RunError(f"{path} has {there}, {RESULTS} says {expected}; {again}")
     try:
         estimate = average(task.scores)
     except ValueError as error:
         raise RunError(f"{path}: {error}; {again}") from error
-    computed, told = (None if own is None else own["value"] for own in (estimate, task.mean))
-    if (told is None) != (computed is None) or abs((told or 0) - (computed or 0)) > 1e-9:
-        raise RunError(f"{path} has a mean score of {computed}, {RESULTS} says {told}; {again}")
+    computed, recorded = (None if mean is None else mean["value"] for mean in (estimate, task.mean))
+    if (recorded is None) != (computed is None) or abs((recorded or 0) - (computed or 0)) > 1e-9:
+        raise RunError(f"{path} has a mean score of {computed}, {RESULTS} says {recorded}; {again}")
     return task

@@ -39,11 +39,11 @@ def read_rl_tasks(path: Path) -> list[tuple[Task, dict[str, BenchmarkProblem]]]:
         problems.setdefault(kind, {})[str(number)] = problem
     stem = f"{path.resolve().parent.name}_{path.stem}"
     tasks: dict[str, tuple[Task, dict[str, BenchmarkProblem]]] = {}
-    for kind, own in problems.items():
+    for kind, kind_problems in problems.items():
         name = re.sub(r"[^\w.-]", "_", stem if len(problems) == 1 else f"{stem}.{kind[0]}")
         while name in tasks:
             name += "_"
-        tasks[name] = (_make_task(name, path, *kind), own)
+        tasks[name] = (_make_task(name, path, *kind), kind_problems)
     return list(tasks.values())
 
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate a model with one command, on benchmarks of math, code and numeric reasoning.
 
-    python -m eval.run --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
-    python -m eval.run --model MODEL --tasks aime2024 --decoding recommended --output ...
-    python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
-    python -m eval.run --model MODEL --tasks math500 --show-prompt
-    python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
-    python -m eval.run --model MODEL --tasks data/mine/test.parquet --output ...
-    python -m eval.run --list
+    prime-ext eval --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
+    prime-ext eval --model MODEL --tasks aime2024 --decoding recommended --output ...
+    prime-ext eval --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
+    prime-ext eval --model MODEL --tasks math500 --show-prompt
+    prime-ext eval --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
+    prime-ext eval --model MODEL --tasks data/mine/test.parquet --output ...
+    prime-ext eval --list
 
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
 transformers. Interrupted in any way, the same command continues from there.
-`python -m eval.grade --run FOLDER` judges the responses of a folder again without a model. Exits
+`prime-ext eval-grade --run FOLDER` judges the responses of a folder again without a model. Exits
 with 1 if responses failed (the same command tries them again), with 2 and one line if nothing can
 be done. See docs/reference/evaluation.md.
 """
@@ -20,16 +20,36 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.evaluation_plan import ALL, GROUPS, Planned, plan_tasks, read_changes
-from eval.published import references
-from eval.report import summary_table, write_report
-from eval.results import (
+from prime_ext.config.checks import SettingsError, unescape
+from prime_ext.config.modules import add_modules_argument, import_modules
+from prime_ext.generate.backend import Backend, BackendError, Response, generate_with_progress
+from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
+from prime_ext.tasks.rl_rows import find_idle_verifiers
+from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.utils.arguments import (
+    COUNT,
+    WHOLE,
+    add_data_argument,
+    add_output_argument,
+    add_prompt_argument,
+    add_sampling_arguments,
+    add_seed_argument,
+    add_tasks_argument,
+    build_parser,
+)
+from prime_ext.utils.files import write_json, write_json_lines
+from prime_ext.utils.run_store import LineFile, Row, command, run_folder
+from prime_ext.verifiers.judging import make_verifier
+
+from .evaluation_plan import ALL, GROUPS, TaskPlan, plan_tasks, read_changes
+from .published import read_references
+from .report import format_summary, write_report
+from .results import (
     FAILED,
     FORMAT,
     RESPONSES,
@@ -41,74 +61,46 @@ from eval.results import (
     read_results,
     versions,
 )
-from eval.summary import measure
-from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
-from prime_ext.config.checks import SettingsError, unescape
-from prime_ext.config.modules import add_modules_argument, import_modules
-from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
-from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
-from prime_ext.tasks.rl_rows import find_idle_verifiers
-from prime_ext.tasks.task_file import load_task, task_names
-from prime_ext.utils.files import write_json, write_json_lines
-from prime_ext.utils.run_store import LineFile, Row, command, run_folder
-
-
-def _number(
-    kind: Callable[[str], float], low: float, high: float, what: str
-) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        with suppress(ValueError):
-            if low <= (value := kind(text)) <= high:
-                return value
-        raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
-
-    return read
-
-
-_COUNT = _number(int, 1, 10**9, "a whole number from 1")
-_WHOLE = _number(int, 0, 10**9, "a whole number from 0")
+from .summary import measure
+from .verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, write_problems
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m eval.run",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = build_parser("eval", __doc__)
     measured = top.add_argument_group("what is measured")
     add = measured.add_argument
     names = (
         "names, reasoning_gym:TASK, files of tasks (.yaml) or of RL rows (.parquet, .jsonl), or"
         f" {', '.join([*GROUPS, ALL])}"
     )
-    add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
+    add_tasks_argument(measured, names)
     add_modules_argument(measured)
     add("--list", action="store_true", help="list all tasks and end")
-    add("--data", type=Path, help="folder with local files; default: the Hugging Face hub")
+    add_data_argument(measured)
     add("--split", help="of the data; default: the one that is evaluated")
-    add("--limit", type=_COUNT, help="only the first problems of each task")
+    add("--limit", type=COUNT, help="only the first problems of each task")
     add("--skip-missing", action="store_true", help="leave out tasks without data, and say so")
-    add("--output", type=Path, help="folder; an interrupted run goes on there")
-    add("--seed", type=_WHOLE, default=0, help="of sampling (default: 0)")
+    add_output_argument(measured, "of the run; an interrupted run goes on there", required=False)
+    add_seed_argument(measured, "sampling")
     ks = "of pass@k and maj@k; default: those of the task"
-    add("--k", type=lambda text: [_COUNT(part) for part in text.split(",")], metavar="K,K", help=ks)
-    add = top.add_argument_group("what the model is shown").add_argument
-    add("--prompt", default="default", help="name of a prompt in the task files (default: default)")
+    add("--k", type=lambda text: [COUNT(word) for word in text.split(",")], metavar="K,K", help=ks)
+    group = top.add_argument_group("what the model is shown")
+    add = group.add_argument
+    add_prompt_argument(group)
     system = "default: the task's own; none; actions: that of the RL data; or a text file"
     add("--system-prompt", default="default", metavar="WHICH", help=system)
-    add("--few-shot", type=Path, metavar="FILE", help="worked examples; see eval/prompting.py")
+    add("--few-shot", type=Path, metavar="FILE", help="worked examples, as YAML")
     add("--raw", action="store_true", help="plain text for base models, no chat template")
     shown = "print what the model sees for the first N problems of each task (default: 1), and end"
-    add("--show-prompt", type=_COUNT, nargs="?", const=1, metavar="N", help=shown)
-    add = top.add_argument_group("how responses are made").add_argument
+    add("--show-prompt", type=COUNT, nargs="?", const=1, metavar="N", help=shown)
+    group = top.add_argument_group("how responses are made")
+    add = group.add_argument
     add("--decoding", help="name in the task files, or greedy; default: the first of each task")
-    add("--n", type=_COUNT, help="responses per problem")
-    add("--temperature", type=_number(float, 0, 100, "from 0 to 100"), help="0 is greedy")
-    add("--top-p", type=_number(float, 1e-6, 1, "above 0 and at most 1"))
-    add("--top-k", type=_WHOLE, help="0 for all tokens")
-    add("--min-new-tokens", type=_WHOLE)
-    add("--max-new-tokens", type=_COUNT)
+    add("--n", type=COUNT, help="responses per problem")
+    add_sampling_arguments(group)
+    add("--top-k", type=WHOLE, help="0 for all tokens")
+    add("--min-new-tokens", type=WHOLE)
     add(
         "--stop",
         type=unescape,
@@ -122,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def collect_settings(
-    options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
+    options: argparse.Namespace, planned: Sequence[TaskPlan], backend: Backend
 ) -> dict[str, Any]:
     """Return all settings that responses depend on; a folder holds one run with one such set."""
     return {
@@ -131,7 +123,7 @@ def collect_settings(
         "versions": versions(),
         "seed": options.seed,
         "settings": {
-            "tasks": [one.name for one in planned],
+            "tasks": [plan.name for plan in planned],
             "split": options.split,
             "limit": options.limit,
             "decoding": options.decoding,
@@ -142,11 +134,11 @@ def collect_settings(
             "raw": options.raw,
             "stop": options.stop,
         },
-        "tasks": {one.name: one.identity() for one in planned},
+        "tasks": {plan.name: plan.identity() for plan in planned},
     }
 
 
-def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
+def build_entry(planned: TaskPlan, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
     """Return the entry of a task in ``results.json``."""
     task = planned.task
     return {
@@ -159,13 +151,13 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
         "ks": list(planned.ks),
         **measured,
         "failed_responses": failed,
-        "references": references(task.name),
+        "references": read_references(task.name),
         "notes": task.notes,
     }
 
 
 def run(
-    options: argparse.Namespace, planned: Sequence[Planned], backend: Backend
+    options: argparse.Namespace, planned: Sequence[TaskPlan], backend: Backend
 ) -> dict[str, Any]:
     """Generate, judge and measure by task; return ``results.json``'s content. Raises RunError."""
     settings = collect_settings(options, planned, backend)
@@ -173,69 +165,67 @@ def run(
     with run_folder(folder, settings):
         # Whatever can be wrong is looked for before hours of work.
         earlier = read_results(folder) if (folder / RESULTS).exists() else {}
-        verifiers = {one.task.grader: make_verifier(one.task.grader) for one in planned}
+        verifiers = {plan.task.grader: make_verifier(plan.task.grader) for plan in planned}
         responses = {
-            one.name: LineFile(folder / one.name / RESPONSES, get_key, RESPONSE_FIELDS, one.keys)
-            for one in planned
+            plan.name: LineFile(folder / plan.name / RESPONSES, get_key, RESPONSE_FIELDS, plan.keys)
+            for plan in planned
         }
         samples = {
-            one.name: LineFile(folder / one.name / SAMPLES, get_key, SAMPLE_FIELDS, one.keys)
-            for one in planned
+            plan.name: LineFile(folder / plan.name / SAMPLES, get_key, SAMPLE_FIELDS, plan.keys)
+            for plan in planned
         }
         # The other responses to a problem differ in their seeds only.
         missing = {
-            (one.name, key[0]): one
-            for one in planned
-            for key in one.keys
-            if key not in responses[one.name].rows
+            (plan.name, key[0]): plan
+            for plan in planned
+            for key in plan.keys
+            if key not in responses[plan.name].rows
         }
-        backend.check([one.request(problem, 0) for (_, problem), one in missing.items()])
+        backend.check([plan.request(problem, 0) for (_, problem), plan in missing.items()])
         results = {
             name: settings[name] for name in ("format", "model", "versions", "seed", "settings")
         }
         if "regraded_with" in earlier:
             results["regraded_with"] = earlier["regraded_with"]
         done: dict[str, Any] = dict(earlier.get("tasks", {}))
-        for one in planned:
-            own = responses[one.name]
-            before = set(own.rows)
+        for plan in planned:
+            stored = responses[plan.name]
+            before = set(stored.rows)
             started = time.perf_counter()
-            failed = generate(one, backend, own)
-            new = [row for key, row in own.rows.items() if key not in before]
+            failed = generate(plan, backend, stored)
+            new = [row for key, row in stored.rows.items() if key not in before]
             generation = time.perf_counter() - started if new or failed else 0.0
-            problems = write_problems(one, folder / one.name)
+            problems = write_problems(plan, folder / plan.name)
             grading = grade(
-                one.name, verifiers[one.task.grader], problems, own.rows, samples[one.name]
+                plan.name, verifiers[plan.task.grader], problems, stored.rows, samples[plan.name]
             )
-            groups = {name: problem.groups for name, problem in one.problems.items()}
+            groups = {name: problem.groups for name, problem in plan.problems.items()}
             measured = measure(
-                one.task.grader, one.decoding.n, groups, samples[one.name].rows, one.ks
+                plan.task.grader, plan.decoding.n, groups, samples[plan.name].rows, plan.ks
             )
-            done[one.name] = entry(one, measured, failed)
+            done[plan.name] = build_entry(plan, measured, failed)
             results["tasks"] = {task.name: done[task.name] for task in planned if task.name in done}
             tokens = sum(row["tokens"] for row in new)
-            add_timing(folder, one.name, generation, grading, len(new), tokens)
+            add_timing(folder, plan.name, generation, grading, len(new), tokens)
             write_json(folder / RESULTS, results)
     return results
 
 
-def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
+def generate(planned: TaskPlan, backend: Backend, responses: LineFile) -> int:
     """Generate the missing responses; put those that failed into a file of their own.
 
     New ones are kept where the backend cannot go on. Returns how many failed; the next session
     tries them again.
     """
-    asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
-    requests = [planned.request(*key) for key in asked.values()]
+    keys = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
+    requests = [planned.request(*key) for key in keys.values()]
     failed: dict[Any, Row] = {}
-    responding = (
-        generate_with_progress(backend, requests, planned.name, len(responses.rows))
-        if requests
-        else ()
-    )
+    made: Iterable[Response] = ()
+    if requests:
+        made = generate_with_progress(backend, requests, planned.name, len(responses.rows))
     with responses:
-        for response in responding:
-            problem, sample = asked.pop(response.key)
+        for response in made:
+            problem, sample = keys.pop(response.key)
             values = {key: value for key, value in asdict(response).items() if key != "key"}
             row = {
                 "problem": problem,
@@ -247,9 +237,9 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
                 failed[problem, sample] = row
             else:
                 responses.append(row)
-    if asked:
+    if keys:
         raise RuntimeError(
-            f"the backend left {len(asked)} requests without a response, e.g. {min(asked)}"
+            f"the backend left {len(keys)} requests without a response, e.g. {min(keys)}"
         )
     path = responses.path.with_name(FAILED)
     if failed:
@@ -259,18 +249,18 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     return len(failed)
 
 
-def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> None:
+def show_prompts(planned: Sequence[TaskPlan], backend: Backend, number: int) -> None:
     """Print what the model sees for the first problems of each task."""
-    for one in planned:
-        for name in list(one.problems)[:number]:
-            request = one.request(name, 0)
+    for plan in planned:
+        for name in list(plan.problems)[:number]:
+            request = plan.request(name, 0)
             try:
                 text = backend.render_prompt(request)
                 how = "exactly what the model sees"
             except BackendError as error:
                 text = json.dumps(request.prompt, indent=2, ensure_ascii=False)
                 how = f"the chat; {error}"
-            print(f"=== {one.name}, problem {name}, prompt {one.prompt_name}: {how}\n{text}")
+            print(f"=== {plan.name}, problem {name}, prompt {plan.prompt_name}: {how}\n{text}")
 
 
 def list_tasks() -> None:
@@ -284,7 +274,7 @@ def list_tasks() -> None:
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
     """Write the report, print the summary and the files' places; return 1 if responses failed."""
     report = write_report(folder)
-    print(summary_table(load_run(folder)))
+    print(format_summary(load_run(folder)))
     failed = sum(task["failed_responses"] for task in results["tasks"].values())
     if failed:
         print(f"{failed} responses FAILED and are in no mean; the same command tries them again")
@@ -313,7 +303,7 @@ def main(
     try:
         planned = plan_tasks(options)
         if options.modules:
-            for line in find_idle_verifiers(one.task.data_source for one in planned):
+            for line in find_idle_verifiers(plan.task.data_source for plan in planned):
                 print(line, file=sys.stderr)
         backend = open_backend(options)
         if options.show_prompt is not None:

@@ -6,13 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.results import Key
-from eval.statistics import Estimate, average, build_equality, majority_at_k, pass_at_k
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.run_store import Row
 
-Scores = list[float | None]
+from .results import Key
+from .statistics import Estimate, Scores, average, build_equality, majority_at_k, pass_at_k
 
 
 def measure(
@@ -45,18 +44,18 @@ def measure(
         raise ValueError("there is no problem")
     rows = {problem: [samples.get((problem, number)) for number in range(n)] for problem in groups}
     scores = {
-        problem: [None if row is None else row["score"] for row in own]
-        for problem, own in rows.items()
+        problem: [None if row is None else row["score"] for row in problem_rows]
+        for problem, problem_rows in rows.items()
     }
-    there = [row for own in rows.values() for row in own if row is not None]
+    there = [row for problem_rows in rows.values() for row in problem_rows if row is not None]
     tokens = [row["tokens"] for row in there] or [0]
     responses = max(1, len(there))
     of_k: dict[str, Any] = {f"pass@{k}": pass_at_k(list(scores.values()), k) for k in ks}
     if ks and grader in ("math", "choice"):
         same = build_equality() if grader == "math" else operator.eq
         answers = {
-            problem: [None if row is None else row["extracted"] for row in own]
-            for problem, own in rows.items()
+            problem: [None if row is None else row["extracted"] for row in problem_rows]
+            for problem, problem_rows in rows.items()
         }
         ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
         of_k |= {f"maj@{k}": majority_at_k(ballots, k) for k in ks}
@@ -84,8 +83,8 @@ def _average_groups(
 ) -> dict[str, dict[str, Estimate | None]]:
     """Return ``avg@n`` for each value of each group, the values in order."""
     parts: dict[str, dict[str, list[Scores]]] = {}
-    for problem, own in groups.items():
-        for name, value in own.items():
+    for problem, labels in groups.items():
+        for name, value in labels.items():
             parts.setdefault(name, {}).setdefault(value, []).append(scores[problem])
     return {
         name: {value: average(members) for value, members in sorted(values.items())}
@@ -99,8 +98,8 @@ def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float
     for number in range(n):
         judged = [
             row
-            for own in rows.values()
-            if (row := own[number]) is not None and not row["grader_failure"]
+            for problem_rows in rows.values()
+            if (row := problem_rows[number]) is not None and not row["grader_failure"]
         ]
         answers = [None if row["extracted"] is None else int(row["extracted"]) for row in judged]
         if judged:
@@ -108,7 +107,7 @@ def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float
     if not rounds:
         return None
     return {
-        name: statistics.fmean(choice_metrics(*one)[name] for one in rounds)
+        name: statistics.fmean(choice_metrics(*pair)[name] for pair in rounds)
         for name in CHOICE_METRICS
     }
 

@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdicts on the responses of a run, many at the same time; each is kept when it is there."""
 
-import asyncio
 import hashlib
 import sys
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
-from eval.evaluation_plan import Planned
-from eval.results import PROBLEMS, Key, get_key
 from prime_ext.utils.files import write_json_lines
-from prime_ext.utils.run_store import LineFile, Row, RunError
-from prime_ext.verifiers import Outcome, Verdict
-from prime_ext.verifiers.sandbox.client import SandboxUnavailable
-from prime_ext.verifiers.sources import TaskVerifier, ask_verifier, make_task_verifier
-from prime_ext.verifiers.verdict import grader_failed
+from prime_ext.utils.run_store import LineFile, Row
+from prime_ext.verifiers import Verdict
+from prime_ext.verifiers.judging import judge_response, run_concurrently
+from prime_ext.verifiers.sources import TaskVerifier
 
-CONCURRENCY = 64
+from .evaluation_plan import TaskPlan
+from .results import PROBLEMS, Key, get_key
+
 # Characters of a gold answer that the verdicts show as it is.
 _LONGEST_GOLD = 10_000
 PROBLEM_FIELDS = ("problem", "groups", "prompt", "gold", "options")
@@ -51,7 +47,7 @@ def shorten_gold(gold: str) -> str:
     return f"sha256:{hashlib.sha256(gold.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
+def write_problems(planned: TaskPlan, folder: Path) -> dict[str, Row]:
     """Keep all that grading needs, so that it can be repeated without the data; return it."""
     rows: list[Row] = [
         {
@@ -65,29 +61,6 @@ def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
     ]
     write_json_lines(folder / PROBLEMS, rows)
     return {row["problem"]: row for row in rows}
-
-
-@cache
-def make_verifier(grader: str) -> TaskVerifier:
-    """Return the process's judge of math, code or choice. Raises ``RunError``: no sandbox."""
-    try:
-        return make_task_verifier(grader)
-    except SandboxUnavailable as error:
-        raise RunError(
-            f"programs cannot be judged on this machine: {' '.join(str(error).split())}"
-        ) from error
-
-
-async def ask(
-    verifier: TaskVerifier, response: str, gold: str, options: Mapping[str, Any]
-) -> Verdict:
-    """Return the verdict on a response; an exception of the verifier is a failure of the grader."""
-    started = time.perf_counter()
-    try:
-        return await ask_verifier(verifier, response, gold, options)
-    except Exception as error:
-        detail = f"{type(error).__name__}: {error}"[:500]
-        return grader_failed(Outcome.ERROR, None, time.perf_counter() - started, detail)
 
 
 def verdict_fields(verdict: Verdict) -> Row:
@@ -123,22 +96,19 @@ def grade(
     if not todo:
         with samples:
             return 0.0
-    waiting = iter(todo)
     failures = 0
 
-    async def judge_next() -> None:
+    async def judge(response: Row) -> None:
         nonlocal failures
-        for response in waiting:
-            problem = problems[response["problem"]]
-            verdict = await ask(verifier, response["text"], problem["gold"], problem["options"])
-            samples.append(_sample(problem, response, verdict))
-            failures += verdict.grader_failure
-            bar.update()
-            if failures:
-                bar.set_postfix({"grader failures": failures}, refresh=False)
-
-    async def judge_all() -> None:
-        await asyncio.gather(*(judge_next() for _ in range(min(CONCURRENCY, len(todo)))))
+        problem = problems[response["problem"]]
+        verdict = await judge_response(
+            verifier, response["text"], problem["gold"], problem["options"]
+        )
+        samples.append(_sample(problem, response, verdict))
+        failures += verdict.grader_failure
+        bar.update()
+        if failures:
+            bar.set_postfix({"grader failures": failures}, refresh=False)
 
     started = time.perf_counter()
     done = len(samples.rows)
@@ -149,7 +119,7 @@ def grade(
         "unit": " responses",
     }
     with samples, tqdm(**shown, file=sys.stderr) as bar:
-        asyncio.run(judge_all())
+        run_concurrently(judge, todo)
     return time.perf_counter() - started
 
 

@@ -98,7 +98,7 @@ def test_whatever_is_written_in_the_form_is_read_back(reason, question):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (NO, ("", "It depends on the options.")),
         (GOOD.replace("\n", "\r\n"), ("A square has area 49. What is its perimeter?", "")),
@@ -110,8 +110,8 @@ def test_whatever_is_written_in_the_form_is_read_back(reason, question):
         ("```\n" + GOOD + "\n```", None),
     ],
 )
-def test_anything_else_is_malformed(text, found):
-    assert parse_question(text) == found
+def test_anything_else_is_malformed(text, expected):
+    assert parse_question(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ COLOR = rl_row("It is red. Its color is (A) red (B) blue (C) none", gold="B")
     ],
 )
 def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):
-    removal, asked = conversed(rewrite(row, "m", 2), lambda ask: answers[ask.attempt])
+    removal, asks = conversed(rewrite(row, "m", 2), lambda ask: answers[ask.attempt])
     assert isinstance(removal, Removal) and removal.rule == rule
-    assert len(asked) == questions
+    assert len(asks) == questions
 
 
 # ---- votes ----
@@ -168,10 +168,8 @@ def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule,
 
 def voted(gold, *answers, model="judge", row=None):
     row = row or rl_row("What is it?", gold=gold, suffix=MATH_SUFFIX)
-    (new,), asked = conversed(
-        vote_on_row(row, model, len(answers)), lambda ask: answers[ask.sample]
-    )
-    return new, asked
+    (new,), asks = conversed(vote_on_row(row, model, len(answers)), lambda ask: answers[ask.sample])
+    return new, asks
 
 
 CUT = Response("", r"\boxed{3}, but wait", 9, 9, "length")
@@ -195,9 +193,9 @@ CUT = Response("", r"\boxed{3}, but wait", 9, 9, "length")
     ],
 )
 def test_votes_are_counted_by_the_answers_of_complete_solutions(answers, expected):
-    new, asked = voted("3", *answers)
-    assert [ask.sample for ask in asked] == list(range(len(answers)))
-    assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
+    new, asks = voted("3", *answers)
+    assert [ask.sample for ask in asks] == list(range(len(answers)))
+    assert asks[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
     assert new["extra_info"]["votes"] == [asdict(Votes("judge", len(answers), *expected))]
 
 
@@ -213,8 +211,8 @@ def test_votes_replace_only_earlier_votes_of_the_same_model():
 
 def test_rows_of_other_verifiers_pass_without_votes():
     row = {**rl_row("Write a program.", gold="{}", source="apps"), "ability": "code"}
-    (new,), asked = conversed(vote_on_row(row, "judge", 3), str)
-    assert not asked and new["extra_info"]["votes"] is None
+    (new,), asks = conversed(vote_on_row(row, "judge", 3), str)
+    assert not asks and new["extra_info"]["votes"] is None
     assert select(new) == [new]
 
 

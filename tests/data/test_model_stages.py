@@ -34,9 +34,9 @@ def get_bytes(folder):
 
 def test_multiple_choice_becomes_open_questions(tmp_path):
     out = tmp_path / "out"
-    asked = "A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {half} cm (C) 1 cm"
+    question = "A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {half} cm (C) 1 cm"
     rows = [
-        rl_row(asked.format(n=n, half=n // 2), "B", index=n, suffix=MATH_SUFFIX)
+        rl_row(question.format(n=n, half=n // 2), "B", index=n, suffix=MATH_SUFFIX)
         for n in range(10, 40, 2)
     ]
     write_json_lines(tmp_path / "choice.jsonl", rows)
@@ -182,15 +182,15 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
         assert validate_votes.main([*words, "--on-failure", "remove"]) == 0
         (line,) = removed(out)
         assert (line["row"], line["rule"]) == (8, "unanswered") and "500" in line["evidence"]
-        asked = len(server.requests)
+        before = len(server.requests)
         assert validate_votes.main(words) == 0
-        assert len(server.requests) == asked + 1 and len(get_rows(out)) == ROWS
+        assert len(server.requests) == before + 1 and len(get_rows(out)) == ROWS
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--top-p", 0), "--top-p above 0 and at most 1"),
+        (("--top-p", 0), "--top-p: '0' must be above 0 and at most 1"),
         (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),
         (("--input", "missing.parquet"), "missing.parquet"),

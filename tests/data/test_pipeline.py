@@ -203,9 +203,9 @@ def test_tasks_that_were_not_compared_are_named(tmp_path, capsys):
     words = ["--input", f"own={path}", "--source", "mine", f"data_dir={FIXTURES}"]
     words += ["stages.deduplicate=null"]
     assert run(tmp_path / "out", "math", *words) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     line = next(
-        line for line in said.splitlines() if line.startswith("decontaminate: NOT compared")
+        line for line in printed.splitlines() if line.startswith("decontaminate: NOT compared")
     )
     assert "math500" in line and "aime2025" in line and "last_digit_chain" not in line
     assert "report.md says why for each" in line

@@ -12,7 +12,7 @@ from told import conversed, get_rows, removed, rl_row, server_words
 from data_preprocessing import sft_data
 from data_preprocessing.model_stage import extract_problem
 from data_preprocessing.sft_data import RULES, problem_row, read_gold
-from data_preprocessing.sft_forms import TEACHER_PROMPT, read_actions, read_chain, write_chain
+from data_preprocessing.sft_forms import TEACHER_PROMPT, format_chain, read_actions, read_chain
 from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import write_json_lines
@@ -92,7 +92,7 @@ CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1
     st.integers(1, 9),
 )
 def test_what_is_written_is_read_back(steps, option):
-    chain = write_chain(steps, option)
+    chain = format_chain(steps, option)
     assert read_chain(chain) == chain
     assert (
         read_chain(
@@ -160,19 +160,19 @@ def test_only_gold_answers_that_the_verifier_can_use_are_read(row, gold):
     assert read_gold(row) == gold
 
 
-def answered(*said, gold="2", responses=1):
+def answered(*texts, gold="2", responses=1):
     row = problem_row(rl_row("1+1?", gold=gold), Path("x"), 1, "", "math", ())
-    tries = len(said) // responses
+    tries = len(texts) // responses
     return conversed(
         sft_data.answer_in_actions(row, "m", SYSTEM_PROMPT, responses, tries),
-        lambda ask: said[ask.attempt * responses + ask.sample],
+        lambda ask: texts[ask.attempt * responses + ask.sample],
     )
 
 
 def test_the_teacher_is_asked_until_form_and_answer_are_right():
-    rows, asked = answered("no form", response(3), response(2), response(2))
-    assert [ask.attempt for ask in asked] == [0, 1, 2]
-    assert asked[0].prompt[0] == {"role": "system", "content": TEACHER_PROMPT}
+    rows, asks = answered("no form", response(3), response(2), response(2))
+    assert [ask.attempt for ask in asks] == [0, 1, 2]
+    assert asks[0].prompt[0] == {"role": "system", "content": TEACHER_PROMPT}
     assert rows == [
         {
             "messages": [
@@ -194,11 +194,11 @@ def test_the_teacher_is_asked_until_form_and_answer_are_right():
 
 
 def test_responses_differ_and_only_missing_ones_are_requested_again():
-    rows, asked = answered(
+    rows, asks = answered(
         response("2"), response("2.0"), "no", "-", "-", response("2"), responses=3
     )
     assert [row["extra_info"]["response"] for row in rows] == [0, 1]
-    assert [(ask.sample, ask.attempt) for ask in asked] == [(0, 0), (1, 0), (2, 0), (2, 1)]
+    assert [(ask.sample, ask.attempt) for ask in asks] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
 def test_verls_dataset_learns_the_responses_that_the_command_writes(tmp_path):

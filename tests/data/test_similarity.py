@@ -33,8 +33,8 @@ def test_the_index_finds_what_comparing_all_pairs_finds():
         words = sentence(rng).split()
         for changed in range(5):
             copy = words[:]
-            for place in rng.sample(range(len(copy)), changed):
-                copy[place] = rng.choice(WORDS)
+            for position in rng.sample(range(len(copy)), changed):
+                copy[position] = rng.choice(WORDS)
             texts.append(" ".join(copy))
     index = SimilarityIndex()
     for text in texts:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_preprocessing.check_solutions import CheckSolutions
-from data_preprocessing.code_rules import CODE_RULES, CodeTests, spread
+from data_preprocessing.code_rules import CODE_RULES, CodeTests, spread_evenly
 from data_preprocessing.code_sources import MOST_PROGRAMS, CodeProblem, join_submissions
 from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, remove_drawings
 from data_preprocessing.math_sources import MathProblem, gsm8k_row, read_solved
@@ -80,10 +80,10 @@ def test_answers_are_read_from_markers_columns_and_last_boxes(parse, row, soluti
 def test_only_an_equal_id_was_there_before():
     """Python's own hash takes -1 and -2 for the same, and 1 and 2**61."""
     ids = [-1, -2, 1, 2**61, "1", "-1", -2]
-    given = [(number, {"id": value}) for number, value in enumerate(ids, start=1)]
+    numbered = [(number, {"id": value}) for number, value in enumerate(ids, start=1)]
     source = SimpleNamespace(name="set", id_column="id")
     split = SimpleNamespace(
-        source=source, split="train", name="rows", path=None, rows=lambda: given
+        source=source, split="train", name="rows", path=None, rows=lambda: numbered
     )
     *first, again = [row for *_, row in number_rows([split])]
     assert [row["id"] for row in first] == ids[:-1] and isinstance(again, BadRow)
@@ -173,8 +173,8 @@ def get_removal(text, answer="7", rules=tuple(MATH_RULES)):
     )
 
 
-def removed_by(*given, **options):
-    removal = get_removal(*given, **options)
+def removed_by(*texts, **options):
+    removal = get_removal(*texts, **options)
     return None if removal is None else removal.rule
 
 
@@ -276,7 +276,7 @@ def test_unusable_tests_go_and_an_even_spread_of_others_stays():
 
 @given(st.integers(0, 60), st.integers(1, 20))
 def test_spread_returns_at_most_k_ordered_places_with_both_ends(n, k):
-    places = spread(n, k)
+    places = spread_evenly(n, k)
     assert len(places) == min(n, k) and places == sorted(set(places))
     if n and k > 1:
         assert places[0] == 0 and places[-1] == n - 1

@@ -87,8 +87,8 @@ def test_the_columns_of_dapo_math_17k_are_read(tmp_path, capsys):
     known = {"index": "9a9b6eb4"}
     rows = [row(source="math_dapo") | {"extra_info": known} for _ in range(2)]
     rows = [
-        one | {"reward_model": {"ground_truth": "4", "style": "rule-lighteval/MATH_v2"}}
-        for one in rows
+        rl_row | {"reward_model": {"ground_truth": "4", "style": "rule-lighteval/MATH_v2"}}
+        for rl_row in rows
     ]
     assert main([write(tmp_path / "a.parquet", rows, schema=None)]) == 0
     assert "| math_dapo | 2 | 0 | 1 |" in capsys.readouterr().out

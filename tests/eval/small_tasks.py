@@ -95,16 +95,18 @@ def stated(task, gold):
 
 def planned(words):
     """Return what ``eval.run`` plans, by task."""
-    return {one.name: one for one in plan_tasks(parser().parse_args([str(word) for word in words]))}
+    return {
+        plan.name: plan for plan in plan_tasks(parser().parse_args([str(word) for word in words]))
+    }
 
 
 def gold_by_prompt(words, shift=0):
     """Map each prompt to a response with the gold answer of the problem ``shift`` further."""
     responses = {}
-    for name, one in planned(words).items():
-        golds = [problem.gold for problem in one.problems.values()]
+    for name, plan in planned(words).items():
+        golds = [problem.gold for problem in plan.problems.values()]
         texts = [stated(name, gold) for gold in golds[shift:] + golds[:shift]]
-        responses |= dict(zip(map(last_message, one.shown.values()), texts, strict=True))
+        responses |= dict(zip(map(last_message, plan.shown.values()), texts, strict=True))
     return responses
 
 

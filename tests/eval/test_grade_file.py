@@ -42,12 +42,14 @@ def test_verdicts_stand_next_to_the_rows(tmp_path, capsys, newline, encoding):
     graded = get_graded(tmp_path / "model-v1.5.graded.jsonl")
     assert [row["verdict"] for row in graded] == OUTCOMES
     assert [row["score"] for row in graded] == [1.0, 0.0, 1.0, 0.0, 0.0]
-    assert [{key: row[key] for key in own} for row, own in zip(graded, ROWS, strict=True)] == ROWS
+    assert [
+        {key: row[key] for key in expected} for row, expected in zip(graded, ROWS, strict=True)
+    ] == ROWS
     printed = capsys.readouterr().out
     # Problems count the same: (1/2 + 1 + 0 + 0) / 4.
     line = next(line for line in printed.splitlines() if line.startswith("math500"))
     assert line.split()[1:4] == ["4", "5", "37.5"] and "model-v1.5.graded.jsonl" in printed
-    assert sorted(one.name for one in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
         "model-v1.5.graded.jsonl",
         "model-v1.5.jsonl",
     ]
@@ -163,8 +165,8 @@ def test_files_that_cannot_be_graded_end_in_one_line(tmp_path, capsys, rows, wor
     path = write_lines(tmp_path / "a.jsonl", rows)
     words = () if words is None else words or ("--data-source", "math500")
     assert grade_words(path, *words) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1 and said.startswith("grade: ")
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and error.startswith("grade: ")
     assert not (tmp_path / "a.graded.jsonl").exists()
 
 
@@ -184,11 +186,10 @@ def test_files_that_cannot_be_read_end_in_one_line(tmp_path, capsys, name, conte
     if name != ".":
         (tmp_path / name).write_bytes(content)
     assert grade_words(tmp_path / name, "--data-source", "math500") == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 def test_a_data_source_does_not_go_with_a_run(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        grade.main(["--run", str(tmp_path), "--data-source", "math500"])
+    assert grade.main(["--run", str(tmp_path), "--data-source", "math500"]) == 2
     assert "--data-source goes with --input" in capsys.readouterr().err

@@ -21,24 +21,23 @@ from transformers import (
     Gemma2ForCausalLM,
 )
 
+from eval.intervals import compute_percentiles, resample_mean
 from eval.prm import main, parser
 from eval.prm_data import LabeledResponse, read_prmbench, read_processbench, split_response
 from eval.prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
-    compute_interval,
     compute_prm_score,
     count_ordered_pairs,
     count_steps,
     find_best_prm_score,
     find_error,
     fit_threshold,
-    mean_interval,
     pairwise_accuracy,
     resample_f1,
     score_processbench,
 )
-from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
+from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, score_steps
 from eval.run import parser as run_parser
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -80,7 +79,7 @@ def test_the_fitted_threshold_is_the_best_there_is(rows):
     rows = [(scores, min(label, len(scores) - 1) if scores else label) for scores, label in rows]
     scores = [row[0] for row in rows]
     labels = [row[1] for row in rows]
-    values = sorted({value for own in scores for value in own or []})
+    values = sorted({value for row in scores for value in row or []})
     if not values:
         with pytest.raises(ValueError, match="no response has a step score"):
             fit_threshold(scores, labels)
@@ -107,10 +106,10 @@ def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
 def test_intervals():
     labels = [0] * 50 + [-1] * 50
     predictions = [0] * 40 + [-1] * 60
-    interval = compute_interval(resample_f1(predictions, labels, 500, 0))
+    interval = compute_percentiles(resample_f1(predictions, labels, 500, 0))
     assert interval["low"] < score_processbench(predictions, labels)["f1"] < interval["high"]
     assert interval["standard_error"] == pytest.approx(0.035, abs=0.01)
-    mean = mean_interval([0.0, 1.0] * 50, 2000, 0)
+    mean = resample_mean([0.0, 1.0] * 50, 2000, 0)
     assert mean["value"] == 0.5 and mean["standard_error"] == pytest.approx(0.05, rel=0.1)
 
 
@@ -122,7 +121,7 @@ def test_prm_score_averages_both_f1_and_its_threshold_is_best(steps):
         judged = [score > threshold for score in scores]
         kinds = (True, False) if not all(right) else (True,)
         hits = [
-            sum(own == kind == truth for own, truth in zip(judged, right, strict=True))
+            sum(guess == kind == truth for guess, truth in zip(judged, right, strict=True))
             for kind in kinds
         ]
         sizes = [judged.count(kind) + right.count(kind) for kind in kinds]
@@ -148,9 +147,10 @@ def test_prm_score_averages_both_f1_and_its_threshold_is_best(steps):
 )
 def test_pairwise_accuracy_is_that_of_training(problems):
     counts = [
-        count_ordered_pairs([float(s) for s, _ in own], [c for _, c in own]) for own in problems
+        count_ordered_pairs([float(s) for s, _ in pairs], [c for _, c in pairs])
+        for pairs in problems
     ]
-    flat = [(float(s), float(c), group) for group, own in enumerate(problems) for s, c in own]
+    flat = [(float(s), float(c), group) for group, pairs in enumerate(problems) for s, c in pairs]
     score, label, group = (torch.tensor(column) for column in zip(*flat, strict=True))
     expected = count_pairs(score, label, group).accuracy
     estimate = pairwise_accuracy(counts, 10, 0)
@@ -263,7 +263,7 @@ def slow_step_sums(path, item):
     ids = [*tokenizer(prompt.decode())["input_ids"], *tokenizer(item.text)["input_ids"], 1]
     with torch.no_grad():
         table = model(torch.tensor([ids])).logits[0].log_softmax(-1)
-    log_probs = [float(table[place - 1, ids[place]]) for place in range(len(prompt), len(ids))]
+    log_probs = [float(table[index - 1, ids[index]]) for index in range(len(prompt), len(ids))]
     ends = [len(item.text[:end].encode()) for end in item.char_ends]
     ends[-1] += 1
     return [sum(log_probs[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
@@ -275,22 +275,22 @@ def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, models):
     alone = [scorer.score([row])[0] for row in rows]
     assert scorer.model.chunked and scorer.reference.chunked
     for item, result, single in zip(RESPONSES, together, alone, strict=True):
-        own = slow_step_sums(models["prm"], item)
+        sums = slow_step_sums(models["prm"], item)
         other = slow_step_sums(models["reference"], item)
-        assert result["log_prob"] == pytest.approx(own, abs=1e-4)
+        assert result["log_prob"] == pytest.approx(sums, abs=1e-4)
         assert result["log_ratio"] == pytest.approx(
-            [a - b for a, b in zip(own, other, strict=True)], abs=1e-4
+            [a - b for a, b in zip(sums, other, strict=True)], abs=1e-4
         )
         assert result["log_ratio"] == pytest.approx(single["log_ratio"], abs=1e-4)
 
 
 def test_kinds_of_step_scores():
     result = {"log_ratio": [2.0, -3.0], "log_prob": [-1.0, -2.0]}
-    assert step_scores(result, "step", 0.5) == [1.0, -1.5]
-    assert step_scores(result, "step", 0.0) == [0.0, 0.0]
-    assert step_scores(result, "prefix", 0.5) == [1.0, -0.5]
-    assert step_scores(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
-    assert step_scores({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
+    assert score_steps(result, "step", 0.5) == [1.0, -1.5]
+    assert score_steps(result, "step", 0.0) == [0.0, 0.0]
+    assert score_steps(result, "prefix", 0.5) == [1.0, -0.5]
+    assert score_steps(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
+    assert score_steps({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
 
 
 def test_models_that_change_their_logits_are_recognised(tmp_path):
@@ -406,11 +406,11 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(
     results = get_results(out)
     protocol = results["protocol"]
     oracle = results["oracle"]
-    assert {own["threshold"] for own in protocol["splits"].values()} == {protocol["threshold"]}
+    assert {split["threshold"] for split in protocol["splits"].values()} == {protocol["threshold"]}
     assert oracle["splits"]["gsm8k"] == protocol["splits"]["gsm8k"]
     assert oracle["splits"]["math"]["f1"] >= protocol["splits"]["math"]["f1"]
     assert protocol["average_f1"] == pytest.approx(
-        sum(own["f1"] for own in protocol["splits"].values()) / 2
+        sum(split["f1"] for split in protocol["splits"].values()) / 2
     )
     assert (
         protocol["splits"]["gsm8k"]["responses"] == 12
@@ -471,7 +471,9 @@ def test_prmbench(models, tmp_path):
     results, items = evaluated(tmp_path / "all", "prmbench", models["classifier"], *words, "0")
     # All steps are judged right, and 1, 2 or 3 of 3 are. A row that comes twice counts once.
     classes = results["classes"]
-    assert {kind: (own["responses"], own["wrong_steps"]) for kind, own in classes.items()} == {
+    assert {
+        kind: (numbers["responses"], numbers["wrong_steps"]) for kind, numbers in classes.items()
+    } == {
         **{"circular": (4, 8), "redundency": (5, 5), "multi_solutions": (1, 0), "overall": (10, 13)}
     }
     assert [classes[kind]["prm_score"] for kind in classes] == pytest.approx(
@@ -482,7 +484,7 @@ def test_prmbench(models, tmp_path):
     assert read_prmbench(str(tmp_path), "", "|")[0].response.text == "Add.|Add 1.5.|Done"
     report = (tmp_path / "all" / "report.md").read_text()
     assert (
-        "| multi\\_solutions (MS) | 1 | 0 | 100.0 | - | 100.0" in report
+        "| multi\\_solutions (MS) | 1 | 0 | 100.0 | – | 100.0" in report
         and "| mean of simplicity | " in report
     )
     best = results["best_threshold"]
@@ -627,8 +629,8 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
             "row 2: correctness or gold must be in all rows",
         ),
         ([*BENCH, "--reference", "nobody/nothing"], "", "nobody/nothing cannot be loaded"),
-        ([*BENCH, "--coefficient", "0"], "", "--coefficient 0.0 must be above 0"),
-        ([*BENCH, "--coefficient", "nan"], "", "--coefficient nan must be above 0"),
+        ([*BENCH, "--coefficient", "0"], "", "--coefficient: '0' must be above 0"),
+        ([*BENCH, "--coefficient", "nan"], "", "--coefficient: 'nan' must be above 0"),
         ([*BON, "--steps-end", "("], ONE, "--steps-end '(' is not a regular expression"),
         (STEPS_BENCH, "", "in.jsonl has no rows"),
         (BON, "", "in.jsonl has no rows"),
@@ -661,6 +663,6 @@ def test_bad_input_is_one_line(models, described, bench, tmp_path, capsys, words
     source.write_text(text)
     names = {**models, "described": described, "bench": bench, "input": source}
     assert main([word.format(**names) for word in words] + ["--output", str(tmp_path / "out")]) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1 and message in said[0]
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message in errors[0]
     assert not (tmp_path / "out" / "results.json").exists()

@@ -41,21 +41,21 @@ def shown(*words):
 
 
 def test_chats(sums, few, tmp_path):
-    asked = ("user", "0+1?\nBox it.")
-    assert shown(*sums) == [asked]
+    question = ("user", "0+1?\nBox it.")
+    assert shown(*sums) == [question]
     strict = [*sums, "--prompt", "strict"]
     assert shown(*strict) == [("system", "You are strict."), ("user", "0+1?")]
     assert shown(*strict, "--system-prompt", "none") == [("user", "0+1?")]
     (tmp_path / "system.txt").write_text("Use {{braces}} and \\n.\nLine two.\n")
-    given = shown(*sums, "--system-prompt", tmp_path / "system.txt")
-    assert given[0] == ("system", "Use {{braces}} and \\n.\nLine two.")
+    chats = shown(*sums, "--system-prompt", tmp_path / "system.txt")
+    assert chats[0] == ("system", "Use {{braces}} and \\n.\nLine two.")
     assert shown(*sums, *few) == [
         ("user", "1+1?\nBox it."),
         ("assistant", "It is \\boxed{2}."),
         # Braces in an example are its own.
         ("user", "{{problem}}?\nBox it."),
         ("assistant", "no idea"),
-        asked,
+        question,
     ]
 
 
@@ -96,8 +96,8 @@ def test_plain_text_for_base_models(sums, few, tmp_path):
 def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):
     (tmp_path / "few.yaml").write_text(text)
     assert run(*sums, "--few-shot", tmp_path / "few.yaml", "--output", tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 def test_show_prompt_prints_the_rendered_prompt_or_the_chat(tasks, capsys):

@@ -10,8 +10,8 @@ from eval_runs import make_run
 
 from eval.compare import format_difference
 from eval.compare import main as compare_main
-from eval.formats import interval, percent, score
-from eval.published import references
+from eval.formats import format_interval, format_percent, format_score
+from eval.published import read_references
 from eval.report import main, write_report
 from eval.results import load_run
 from prime_ext.tasks.task_file import load_task, task_names
@@ -65,10 +65,14 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
     for task in results["tasks"].values():
         summary = task["summary"]
         named = [
-            [name, *_told(own), str(own["left_out"])] for name, own in summary["scores"].items()
+            [name, *_told(estimate), str(estimate["left_out"])]
+            for name, estimate in summary["scores"].items()
         ]
-        parts = [part for parts in summary["groups"].values() for part in parts.items()]
-        named += [[value, score(own), interval(own), str(own["problems"])] for value, own in parts]
+        parts = [item for parts in summary["groups"].values() for item in parts.items()]
+        named += [
+            [value, format_score(estimate), format_interval(estimate), str(estimate["problems"])]
+            for value, estimate in parts
+        ]
         named += [
             ["response tokens per second", "123.4"],
             ["median length", f"{summary['tokens']['median']:,}"],
@@ -76,25 +80,21 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
         assert [row for row in named if row not in rows] == []
     # The summary has the best published single response, because avg@16 has not been published.
     summary = results["tasks"]["math500"]["summary"]
-    told = [
+    expected = [
         *_told(summary["scores"]["avg@16"])[:2],
         "79.8 (Qwen2.5-Math-7B-Instruct) accuracy",
         "12 x 16",
     ]
-    told += [
+    expected += [
         f"{summary['tokens']['mean']:,.1f}",
-        percent(summary["truncated"]),
-        percent(summary["no_answer"]),
+        format_percent(summary["truncated"]),
+        format_percent(summary["no_answer"]),
     ]
-    assert ["MATH-500", *told, str(summary["grader_failures"]), "1"] in rows
-    for setting in (
-        "| model.revision | abc123 |",
-        "| versions.mpmath | 1.3.0 |",
-        "| seed | 0 |",
-    ):
+    assert ["MATH-500", *expected, str(summary["grader_failures"]), "1"] in rows
+    for setting in ("| model.revision | abc123 |", "| versions.mpmath | 1.3.0 |", "| seed | 0 |"):
         assert setting in markdown
     assert results["tasks"]["aime2024"]["prompt_sha256"] in markdown
-    means = [statistics.fmean(own) for own in load_run(run).tasks["aime2024"].scores]
+    means = [statistics.fmean(scores) for scores in load_run(run).tasks["aime2024"].scores]
     counts = means.count(0), sum(0 < mean < 1 for mean in means), means.count(1)
     assert "Problems: {} never solved, {} sometimes, {} always.".format(*counts) in markdown
 
@@ -124,30 +124,32 @@ def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
 def test_paper_tables_have_published_columns_and_averages_with_errors(tmp_path, capsys):
     tasks = ["aime2024", "amc", "math500", "minerva_math", "olympiadbench"]
     whole = make_run(tmp_path / "whole", tasks, problems=30)
-    part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
-    assert main([str(whole), str(part)]) == 0
-    assert capsys.readouterr().out.split() == [str(run / "report.md") for run in (whole, part)]
+    partial = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
+    assert main([str(whole), str(partial)]) == 0
+    assert capsys.readouterr().out.split() == [str(run / "report.md") for run in (whole, partial)]
     assert main([str(whole), str(whole)]) == main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert (
         "two runs have a folder of the same name" in error
         and "has no results.json: give the --output" in error
     )
-    assert main([str(whole), str(part), "--table", "prime"]) == 0
+    assert main([str(whole), str(partial), "--table", "prime"]) == 0
     text = capsys.readouterr().out
     head, _, *rows, average = markdown_rows(text)
     assert head[1:3] == ["whole", "part"] and head[-1] == "Eurus-2-7B-PRIME"
     scores = [
-        own["summary"]["scores"]["avg@1"] for own in load_run(whole).results["tasks"].values()
+        entry["summary"]["scores"]["avg@1"] for entry in load_run(whole).results["tasks"].values()
     ]
-    error = sum(own["standard_error"] ** 2 for own in scores) ** 0.5 / 5
+    error = sum(estimate["standard_error"] ** 2 for estimate in scores) ** 0.5 / 5
     assert (
         average[1]
-        == f"{100 * statistics.fmean(own['value'] for own in scores):.1f} ± {100 * error:.1f}"
+        == f"{100 * statistics.fmean(score['value'] for score in scores):.1f} ± {100 * error:.1f}"
     )
     # The published average of the five, from PRIME's README; the run with two tasks has none.
     assert average[2] == "–" and average[-1] == "48.9"
-    assert rows[0][3:] == [f"{value:.1f}" for value in references("aime2024")[0]["values"].values()]
+    assert rows[0][3:] == [
+        f"{value:.1f}" for value in read_references("aime2024")[0]["values"].values()
+    ]
     assert (
         "n 16, published 1." in text and "whole: AMC 2022-2023: 30 problems, published 83." in text
     )
@@ -163,9 +165,11 @@ def test_paper_tables_have_published_columns_and_averages_with_errors(tmp_path, 
 
 def test_published_numbers_are_of_metrics_that_their_tasks_have():
     for name in task_names():
-        for own in references(name):
-            assert own["metric"] in load_task(name).metrics
-            assert own["values"] and all(0 <= value <= 100 for value in own["values"].values())
+        for reference in read_references(name):
+            assert reference["metric"] in load_task(name).metrics
+            assert reference["values"] and all(
+                0 <= value <= 100 for value in reference["values"].values()
+            )
 
 
 RESULTS = "results.json"
@@ -227,11 +231,11 @@ def test_differences_and_flips_against_brute_force(tmp_path):
     before = make_run(tmp_path / "before", tasks, skill=0.3, **settings)
     after = make_run(tmp_path / "after", [*tasks[1:], "leetcode"], skill=0.7, seed=1, **settings)
     assert compare_main([str(before), str(after), "--output", str(out)]) == 0
-    told = json.loads((out / "compare.json").read_text())
-    assert list(told["tasks"]) == ["amc", "math500"]
-    assert told["only_in_one"] == {"aime2024": "before", "leetcode": "after"}
+    compared = json.loads((out / "compare.json").read_text())
+    assert list(compared["tasks"]) == ["amc", "math500"]
+    assert compared["only_in_one"] == {"aime2024": "before", "leetcode": "after"}
     rows = markdown_rows((out / "compare.md").read_text())
-    for task, own in told["tasks"].items():
+    for task, task_result in compared["tasks"].items():
         first, second = (
             {
                 name: statistics.fmean(row["score"] for row in rows)
@@ -240,7 +244,7 @@ def test_differences_and_flips_against_brute_force(tmp_path):
             for problems in (load_run(run).tasks[task].problems for run in (before, after))
         )
         differences = [second[name] - first[name] for name in first]
-        comparison = own["comparison"]
+        comparison = task_result["comparison"]
         assert comparison["difference"] == pytest.approx(statistics.fmean(differences))
         assert comparison["standard_error"] == pytest.approx(
             statistics.stdev(differences) / 15**0.5
@@ -250,7 +254,7 @@ def test_differences_and_flips_against_brute_force(tmp_path):
         assert [flip["problem"] for flip in comparison["gained"]] == gained
         assert [flip["problem"] for flip in comparison["lost"]] == lost
         ends = f"{format_difference(comparison['low'])} to {format_difference(comparison['high'])}"
-        row = next(row for row in rows if row[0] == own["title"])
+        row = next(row for row in rows if row[0] == task_result["title"])
         assert row[2] == ends and row[5:] == [str(len(gained)), str(len(lost)), "15"]
 
 

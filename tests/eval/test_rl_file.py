@@ -29,7 +29,7 @@ def write(path, rows):
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
-        path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -49,12 +49,12 @@ def test_the_test_rows_of_the_pipeline_are_evaluated(tmp_path, capsys):
     backend = ScriptedBackend(answer)
     words = ["--tasks", tmp_path / "mine" / "test.parquet", "--output", tmp_path / "out"]
     assert run(*words, backend=backend) == 0
-    golds = [int(one["reward_model"]["ground_truth"]) for one in test]
+    golds = [int(row["reward_model"]["ground_truth"]) for row in test]
     expected = sum(gold % 2 == 0 for gold in golds) / len(golds)
     assert get_score(tmp_path / "out", "mine_test", "avg@1") == pytest.approx(expected)
     # The model sees the messages of the rows.
     samples = get_lines(tmp_path / "out" / "mine_test" / "samples.jsonl")
-    assert [sample["prompt"] for sample in samples] == [one["prompt"] for one in test]
+    assert [sample["prompt"] for sample in samples] == [row["prompt"] for row in test]
     assert "mine/test.parquet, math/mine" in capsys.readouterr().out
     assert grade.main(["--run", str(tmp_path / "out")]) == 0
 
@@ -75,10 +75,7 @@ def test_each_data_source_is_a_task_of_its_own(tmp_path):
     assert scores[1:] == [0.0, 1.0, 0.0]
     assert [
         line["problem"] for line in get_lines(tmp_path / "out" / names[0] / "samples.jsonl")
-    ] == [
-        "1",
-        "3",
-    ]
+    ] == ["1", "3"]
 
 
 ANSWERED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -103,8 +100,8 @@ def test_wrong_rows_are_one_line(tmp_path, capsys, change, words, message):
     backend = ScriptedBackend()
     out = tmp_path / "out"
     assert run("--tasks", path, *words, "--output", out, backend=backend) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1 and backend.asked == []
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and backend.asked == []
     assert not (out / "results.json").exists()
 
 
@@ -112,5 +109,5 @@ def test_missing_and_empty_files_are_one_line(tmp_path, capsys):
     (tmp_path / "empty.jsonl").write_text("")
     for name, message in (("no.parquet", "does not exist"), ("empty.jsonl", "has no rows")):
         assert run("--tasks", tmp_path / name, "--output", tmp_path / "out") == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1

@@ -50,7 +50,7 @@ def test_gold_answers_score_100_percent_and_shifted_ones_do_not(
         "values": {"a": 50.0, "b": 40.0, "c": 30.0},
         "rows": 7,
     }
-    monkeypatch.setattr("eval.run.references", lambda task: [published])
+    monkeypatch.setattr("eval.run.read_references", lambda task: [published])
     golds = gold_by_prompt(tasks, shift)
     backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
     assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
@@ -74,8 +74,8 @@ def test_what_a_run_leaves(whole):
     assert results["model"] == {"backend": "scripted", "model": "scripted"} and results["seed"] == 0
     assert {"python", "transformers", "mpmath"} <= set(results["versions"])
     task = results["tasks"]["sums"]
-    told = {"grader": "math", "split": "test", "prompt": "default", "failed_responses": 0}
-    assert told.items() <= task.items() and set(task["summary"]["groups"]) == {"level"}
+    expected = {"grader": "math", "split": "test", "prompt": "default", "failed_responses": 0}
+    assert expected.items() <= task.items() and set(task["summary"]["groups"]) == {"level"}
     samples = get_lines(whole / "sums" / "samples.jsonl")
     keys = [(row["id"], sample) for row in ROWS["sums"] for sample in range(4)]
     assert [(row["problem"], row["sample"]) for row in samples] == keys
@@ -201,8 +201,8 @@ def test_impossible_settings_fail_in_one_line_before_any_request(
 ):
     scripted = ScriptedBackend(**backend)
     assert run(*tasks, *words, "--output", tmp_path / "out", backend=scripted) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.startswith("eval.run: ") and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("eval.run: ") and error.count("\n") == 1
     assert not (tmp_path / "out" / "results.json").exists() and scripted.asked == []
 
 
@@ -241,7 +241,7 @@ def test_large_tests_are_recorded_by_hash_and_not_judged_again(tmp_path, monkeyp
     before = (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes()
     (sample,) = map(json.loads, before.splitlines())
     assert sample["gold"].startswith("sha256:") and sample["score"] == 1
-    monkeypatch.setattr("eval.verdicts.asyncio.run", lambda _: pytest.fail("judged anew"))
+    monkeypatch.setattr("asyncio.run", lambda _: pytest.fail("judged anew"))
     assert run(*words, backend=backend) == 0
     assert (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes() == before
 
@@ -372,7 +372,7 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert get_bytes(out) | {"results.json": b""} == before | {"results.json": b""}
     monkeypatch.setattr(grade, "make_verifier", lambda grader: Generous())
     assert grade.main(["--run", str(out)]) == 0
-    assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
+    assert "sums: 48 verdicts changed" in capsys.readouterr().out
     assert get_score(out, "sums", "avg@4") == 1 and get_score(out, "functions", "pass@4") == 1
     assert (out / "sums" / "responses.jsonl").read_bytes() == before["sums/responses.jsonl"]
     # The run itself leaves the new verdicts alone, and says with what they were made.
@@ -401,8 +401,8 @@ def test_regrading_refuses_missing_runs_and_gold_answers_of_other_types(whole, t
         (tmp_path, "give the --output of eval.run"),
     ):
         assert grade.main(["--run", str(folder)]) == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
 
 
 OWN_VERIFIER = """\
@@ -427,11 +427,11 @@ def test_a_verifier_of_the_users_judges_runs(tmp_path, monkeypatch, capsys):
     mine = mine.replace("accuracy, avg@4, pass@4, maj@4", "accuracy")
     (tmp_path / "mine.yaml").write_text(f"name: mine\n{mine}")
     words = ["--tasks", tmp_path / "mine.yaml", "--data", tmp_path, "--output", tmp_path / "out"]
-    own = ["--modules", "judge_by_length"]
-    assert run(*words, *own, backend=ScriptedBackend(lambda request: "1234567890")) == 0
+    modules = ["--modules", "judge_by_length"]
+    assert run(*words, *modules, backend=ScriptedBackend(lambda request: "1234567890")) == 0
     # Gold answers are 1, 3, ... 23.
     assert get_score(tmp_path / "out", "mine", "avg@1") == pytest.approx(7 / 12)
     assert get_results(tmp_path / "out")["tasks"]["mine"]["grader"] == "short"
-    assert grade.main(["--run", str(tmp_path / "out"), *own]) == 0
+    assert grade.main(["--run", str(tmp_path / "out"), *modules]) == 0
     assert run(*words, "--modules", "no_such_module") == 2
     assert "modules: no_such_module cannot be imported" in capsys.readouterr().err

@@ -137,19 +137,19 @@ def test_intervals_of_averages_and_pass_at_k_cover_the_truth(problems, n, a, b, 
     assert 0.93 <= _coverage(design) <= 0.985
 
 
-@pytest.mark.parametrize(("problems", "n", "gain"), [(60, 1, 0.2), (30, 16, 0.1), (100, 1, 0.0)])
-def test_the_paired_interval_holds_the_truth(problems, n, gain):
+@pytest.mark.parametrize(("problems", "n", "growth"), [(60, 1, 0.2), (30, 16, 0.1), (100, 1, 0.0)])
+def test_the_paired_interval_holds_the_truth(problems, n, growth):
     def chances(generator, number):
         ability = generator.beta(0.5, 0.8, number)
-        return ability, np.clip(ability + gain * generator.beta(1, 1, number), 0, 1)
+        return ability, np.clip(ability + growth * generator.beta(1, 1, number), 0, 1)
 
     before, after = chances(np.random.default_rng(7), 400_000)
     truth = (after - before).mean()
 
     def design(generator):
         drawn = [
-            (generator.random((problems, n)) < own[:, None]).astype(float)
-            for own in chances(generator, problems)
+            (generator.random((problems, n)) < chance[:, None]).astype(float)
+            for chance in chances(generator, problems)
         ]
         return truth, compare_runs(
             *({str(i): row for i, row in enumerate(run.tolist())} for run in drawn)
@@ -178,7 +178,7 @@ def test_intervals_of_differences_follow_newcombe_even_with_nothing_solved():
     after = {str(i): [float(i < 30 or i >= 85)] for i in range(100)}
     estimates = [average(list(run.values())) for run in (after, before)]
     (p, low, high), (q, other_low, other_high) = (
-        [own[name] for name in ("value", "low", "high")] for own in estimates
+        [estimate[name] for name in ("value", "low", "high")] for estimate in estimates
     )
     # phi of 30 problems that both solve, 15 and 10 that one solves, and a half in each direction.
     phi = (100 * (0.3 - p * q) - 0.5) / math.sqrt(

@@ -12,7 +12,7 @@ from forked_workers import python
 from recipe_calls import RECIPES, get_calls
 from tiny_llama import save_llama
 
-from eval.published import references
+from eval.published import read_references
 from prime_ext.tasks.task_file import load_task
 
 
@@ -28,7 +28,7 @@ def test_paper_suites_have_their_decodings_and_published_numbers(tmp_path, scrip
     )
     for task in map(load_task, given["--tasks"].split(",")):
         assert task.decoding["recommended"].do_sample and task.decoding["paper"]
-        assert any(own["metric"] == metric for own in references(task.name))
+        assert any(own["metric"] == metric for own in read_references(task.name))
 
 
 @pytest.mark.parametrize(

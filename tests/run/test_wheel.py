@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel: everything is in it, and it works from another folder without the repository."""
 
+import ast
+import json
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from prime_ext.__main__ import COMMANDS, FOLDERS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,9 +25,9 @@ def wheel(tmp_path_factory):
     source = folder / "source"
     # A copy: setuptools builds in the folder of the sources.
     source.mkdir()
-    words = ["git", "ls-files", "-co", "--exclude-standard", "prime_ext"]
+    words = ["git", "ls-files", "-co", "--exclude-standard", "prime_ext", *FOLDERS.values()]
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    for name in ["pyproject.toml", "README.md", "LICENSE", *listed.stdout.split()]:
+    for name in ["pyproject.toml", "setup.py", "README.md", "LICENSE", *listed.stdout.split()]:
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
@@ -71,9 +74,14 @@ def run(installed, folder, *words):
 
 def test_every_module_and_every_setting_is_in_it(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = ROOT / "prime_ext"
-    wanted = {*package.rglob("*.py"), *package.rglob("*.yaml"), package / "py.typed"}
-    assert {str(path.relative_to(ROOT)) for path in wanted} - names == set()
+    folders = {"prime_ext": "prime_ext", **FOLDERS}
+    for package, folder in folders.items():
+        files = [
+            file for kind in ("py", "yaml", "csv") for file in (ROOT / folder).rglob(f"*.{kind}")
+        ]
+        inside = (file.relative_to(ROOT / folder) for file in files)
+        assert {f"{package.replace('.', '/')}/{file}" for file in inside} - names == set()
+    assert "prime_ext/py.typed" in names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"prime_ext"}
 
 
@@ -91,12 +99,18 @@ def required_by(name, extras, found):
 
 
 def test_it_requires_all_that_its_modules_import():
-    code = "\n".join(path.read_text() for path in (ROOT / "prime_ext").rglob("*.py"))
-    modules = (
-        {*re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE)}
-        - sys.stdlib_module_names
-        - {"prime_ext"}
-    )
+    folders = ("prime_ext", *FOLDERS.values())
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    statements = [line for path in files for line in ast.parse(path.read_text()).body]
+    names = [
+        *(a.name for line in statements if isinstance(line, ast.Import) for a in line.names),
+        *(
+            line.module
+            for line in statements
+            if isinstance(line, ast.ImportFrom) and not line.level
+        ),
+    ]
+    modules = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"prime_ext"}
     brings = required_by("prime-ext", ["cpu"], set())
     packages = packages_distributions()
     assert [
@@ -123,8 +137,36 @@ print(prime_ext.__file__, compose_config("prime_trainer_cpu", []).prm.loss)
 
 @pytest.mark.slow
 def test_every_command_has_help_and_others_are_named(installed, tmp_path):
-    for command in ("train", "config", "offline-prm", "step-rm", "doctor", "export"):
-        done = run(installed, tmp_path, "-m", "prime_ext", command, "--help")
+    for command in COMMANDS:
+        done = run(installed, tmp_path, "-m", "prime_ext", *command.split(), "--help")
         assert done.returncode == 0 and len(done.stdout.splitlines()) > 3, done.stderr[-2000:]
     done = run(installed, tmp_path, "-m", "prime_ext", "trian")
     assert done.returncode == 1 and "trian is not a command; they are train, " in done.stderr
+
+
+def test_the_wheel_grades_answers_and_makes_rows_without_the_repository(installed, tmp_path):
+    rows = [
+        {"gold": "2", "answer": "2"},
+        {"gold": "1/2", "answer": "0.5"},
+        {"gold": "3", "answer": "4"},
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--input", "answers.jsonl", "--data-source", "math500"]
+    done = run(installed, tmp_path, "-m", "prime_ext", "eval-grade", *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    graded = (tmp_path / "answers.graded.jsonl").read_text().splitlines()
+    assert [json.loads(line)["verdict"] for line in graded] == ["correct", "correct", "wrong"]
+    (tmp_path / "in.jsonl").write_text('{"problem": "What is 1 + 1?", "answer": "2"}\n')
+    words = ["math", "--input", "own=in.jsonl", "--source", "mine", "--output-dir", "out"]
+    words.append("stages.decontaminate=null")
+    done = run(installed, tmp_path, "-m", "prime_ext", "data", "pipeline", *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "out" / "train.parquet").is_file()
+
+
+def test_a_checkout_runs_the_folders_of_the_repository(tmp_path):
+    for command in ("eval-report", "data selection"):
+        done = run(ROOT, tmp_path, "-m", "prime_ext", *command.split(), "--help")
+        assert done.stdout.startswith(f"usage: prime-ext {command} "), done.stderr[-2000:]
+    done = run(ROOT, tmp_path, "-m", "prime_ext", "data")
+    assert done.returncode == 2 and "data pipeline" in done.stdout and "train" not in done.stdout

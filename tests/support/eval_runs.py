@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.published import references
+from eval.published import read_references
 from eval.summary import measure
 from prime_ext.tasks.task_file import load_task
 from prime_ext.utils.files import write_json, write_json_lines
@@ -101,7 +101,7 @@ def _task(folder, name, seed, skill, problems, decoding, n, ks, change, failed) 
         "metrics": list(task.metrics),
         **measure(task.grader, chosen["n"], groups, samples, ks),
         "failed_responses": len([key for key in failed if key[0].startswith(f"{name}/")]),
-        "references": references(task.name),
+        "references": read_references(task.name),
         "notes": task.notes,
     }
 

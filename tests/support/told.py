@@ -7,12 +7,11 @@ import pyarrow.parquet as pq
 from scripted_server import Answer
 
 from data_preprocessing.dialogues import Ask
-from data_preprocessing.grading import Judges
+from data_preprocessing.grading import get_verdicts
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, write_rows
 
-JUDGES = Judges()
 ROWS = 12
 
 
@@ -28,9 +27,7 @@ def conversed(dialogue, says):
             effects = dialogue.send(given)
         except StopIteration as stop:
             return stop.value, asked
-        judged = iter(
-            JUDGES.verdicts([effect for effect in effects if not isinstance(effect, Ask)])
-        )
+        judged = iter(get_verdicts([effect for effect in effects if not isinstance(effect, Ask)]))
         given = []
         for effect in effects:
             if not isinstance(effect, Ask):
