@@ -33,7 +33,7 @@ from prime_ext.verifiers.worker_pool import Failure, WorkerPool
 # Parameters of every task that are not the library's.
 OF_VERIFIER = ("threshold", "extraction")
 MAX_CHARACTERS = 600
-MAX_DIGITS = 1000  # of a formula's value, where letters are below 10
+MAX_DIGITS = 1000  # of a formula's value, where letters are at most 3
 _CHARACTERS = re.compile(r"[\w\s.+\-*/()]*")
 _EXPONENTIAL = frozenset("exp sinh cosh tanh".split())
 _FUNCTIONS = _EXPONENTIAL | frozenset(
@@ -103,7 +103,7 @@ def _count_digits(formula: ast.expr) -> float:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return math.log10(max(number, 1))
         case ast.Name(id=name) if len(name) == 1 or name == "pi":
-            return 1.0
+            return math.log10(3)
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return _count_digits(operand)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):

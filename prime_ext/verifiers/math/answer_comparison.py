@@ -151,8 +151,6 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
         return compare(gold.value, answer.value, leaf)
     if not _has_letters(first) or not _has_letters(other):
         return False if _is_contradictory(answer) else compare(gold.value, answer.value, leaf)
-    if first.tree is None or other.tree is None:
-        return False
     sides = (*gold.sides[1:], *answer.sides[1:])
     variables = any(side.tree is None or re.search(r"(?<!\\)[a-z]", side.text) for side in sides)
     plain = all(

@@ -37,7 +37,7 @@ _NOT_VALUES = frozenset(
     " leftarrow leftrightarrow propto ni times star dagger top bot prime stackrel underset"
     " overbrace underbrace rfloor rceil cdot".split()
 )
-MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
+_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
 _CLOSING = {"\\{": "\\}", "(": ")", "[": "]", "{": "}", "|": "|", "‖": "‖"}
 _CLOSING |= {"lfloor": "rfloor", "lceil": "rceil"}
 _BRACKET_CALLS = {"|": "abs", "‖": "norm", "lfloor": "floor", "lceil": "ceil"}
@@ -515,7 +515,7 @@ class _Parser:
             raise Unreadable("rows of different lengths")
         if name == "vmatrix" and len(rows) == len(rows[0]) <= 4:
             return _expand_determinant(rows)
-        if not self.vectors or name not in MATRICES:
+        if not self.vectors or name not in _MATRICES:
             raise Unreadable(f"a {name}")
         return ("vector", ("", "", len(rows[0])), *(cell for row in rows for cell in row))
 

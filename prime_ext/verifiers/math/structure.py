@@ -35,13 +35,12 @@ from prime_ext.verifiers.math.answer_tree import (
     strip,
     unwrap,
 )
-from prime_ext.verifiers.math.expressions import MATRICES, ZERO, read_vector, walk
+from prime_ext.verifiers.math.expressions import ZERO, read_vector, walk
 from prime_ext.verifiers.math.notation import Token, Tokens, spell, tokenize
 from prime_ext.verifiers.math.units import OPERATIVE
 from prime_ext.verifiers.math.values import MONEY, MONEY_WORDS, join_compound, read_form, read_leaf
 
 MAX_DEPTH = 9
-MAX_CELLS = 36
 _ORDER = {"<": ("<", False), "le": ("<", True), ">": (">", False), "ge": (">", True)}
 # Relations that algebra does not know: their sides must be equal, one by one.
 _OPAQUE = frozenset(
@@ -117,20 +116,14 @@ def _read_solution(tokens: Tokens, depth: int) -> Node:
 
 
 def _read_rows(tokens: Tokens, depth: int) -> Node | None:
-    """Read the rows of an environment: a matrix, a system or a function by cases."""
+    """Read the rows of an environment: a system or a function by cases."""
     braced = is_sign(tokens[0], "\\{")
     left, inside, _ = unwrap(tokens[braced:])
     if left != "begin":
         return None
     name = inside[0].text
     rows = [split_at(row, "&") for row in split_at(inside[1:], "\\\\") if row]
-    if name in MATRICES and not (name == "array" and braced):
-        cells = [cell for row in rows for cell in row]
-        if not all(cells) or len({len(row) for row in rows}) != 1 or len(cells) > MAX_CELLS:
-            return Leaf(spell(tokens))
-        items = tuple(read_answer(cell, depth + 1) for cell in cells)
-        return Group("matrix", items, columns=len(rows[0])) if items[1:] else items[0]
-    if name not in _SYSTEMS:
+    if name not in _SYSTEMS or (name == "array" and not braced):
         return None
     if (name == "cases" or braced) and all(
         len(row) == 2 and row[1] and row[1][0].text not in _RELATIONS for row in rows
@@ -216,11 +209,10 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
 
 
 def _flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Put the members of lists, also of assigned ones (``x=\\pm3``), in the place of the lists."""
+    """Put the members of lists, such as ``\\pm3``, in the place of the lists."""
     flat: list[Node] = []
     for node in nodes:
-        inner = node.value if isinstance(node, Equation) and is_simple_name(node.sides[0]) else node
-        flat += inner.items if isinstance(inner, Group) and inner.kind == "list" else [node]
+        flat += node.items if isinstance(node, Group) and node.kind == "list" else [node]
     return tuple(flat)
 
 
@@ -247,12 +239,12 @@ def _read_single(tokens: Tokens, depth: int) -> Node:
         _read_named_set,
         _read_operation,
         _read_congruence,
+        _read_brackets,
+        _read_signs,
         _read_relation,
         _read_labeled,
         _read_rows,
         _read_vector,
-        _read_brackets,
-        _read_signs,
         _read_ratio,
     ):
         if (node := reader(tokens, depth)) is not None:
@@ -341,8 +333,6 @@ def _read_relation(tokens: Tokens, depth: int) -> Node | None:
     is_number = first.tree is not None and first.tree[0] == "number"
     if operators == ["="] and is_number and is_simple_name(read_side(sides[1])):
         sides = sides[::-1]
-    if operators == ["ne"] and sum(is_sign(token, "pm") for token in sides[1]) == 1:
-        return Group("list", tuple(_read_single(chosen, depth) for chosen in _choose_signs(tokens)))
     relation = Relation(tuple(map(read_side, sides)), tuple(operators))
     if set(operators) == {"="} and all(sides):
         return Equation(relation.sides, read_answer(sides[-1], depth))
@@ -410,14 +400,14 @@ def _read_labeled(tokens: Tokens, depth: int) -> Node | None:
     return Equation((Leaf(name), read_side(rest)), read_answer(rest, depth))
 
 
-def _read_vector(tokens: Tokens, depth: int) -> Group | None:
+def _read_vector(tokens: Tokens, depth: int) -> Group | Leaf | None:
     """Read ``\\frac13(1,2,2)``, ``(1,2)+t(3,4)``, ``2\\mathbf{i}-3\\mathbf{j}``, ``A(1,2)``."""
     start = next((index for index, token in enumerate(tokens) if is_sign(token, "(", "[")), 0)
     if start and _NAMED_POINT.fullmatch(spell(tokens[:start])):
         point = _read_brackets(tokens[start:], depth)
         if isinstance(point, Group) and point.kind == "tuple":
             return replace(point, name=spell(tokens[:start]))
-    if unwrap(tokens)[0] or not any(
+    if unwrap(tokens)[0] not in ("", "begin") or not any(
         is_sign(token, ",", ";", "begin", "hat", "vec", "widehat", "overrightarrow")
         or (token.roman and token.text in ("i", "j", "k"))
         for token in tokens
@@ -428,6 +418,8 @@ def _read_vector(tokens: Tokens, depth: int) -> Group | None:
         return None
     (left, right, columns), components = vector
     items = tuple(make_leaf(str(component), component) for component in components)
+    if columns and len(items) == 1:
+        return items[0]
     return Group("matrix" if columns else "tuple", items, left, right, columns)
 
 
@@ -475,26 +467,18 @@ def _read_set_builder(inside: Tokens, depth: int) -> Node | None:
     return condition if not isinstance(condition, Leaf) else None
 
 
-def _choose_signs(tokens: Tokens) -> list[Tokens]:
-    """Return tokens with each sign of the first ``\\pm``, and of all others if one is ``\\mp``."""
+def _read_signs(tokens: Tokens, depth: int) -> Node | None:
+    """Read both signs of the first ``\\pm``, and with it those of ``\\mp``."""
     places = [index for index, token in enumerate(tokens) if is_sign(token, "pm", "mp")]
-    if all(tokens[index].text == "pm" for index in places):
-        places = places[:1]
+    signs = {tokens[index].text for index in places}
+    if "pm" not in signs or len(places) > 2:
+        return None
     variants = []
     for positive in ("pm", "mp"):
         chosen = list(tokens)
-        for index in places:
+        for index in places if "mp" in signs else places[:1]:
             chosen[index] = Token("sign", "+" if tokens[index].text == positive else "-")
-        variants.append(tuple(chosen[chosen[0].text == "+" :]))
-    return variants
-
-
-def _read_signs(tokens: Tokens, depth: int) -> Node | None:
-    """Read both signs of ``\\pm``, and with it those of ``\\mp``."""
-    signs = [token.text for token in tokens if is_sign(token, "pm", "mp")]
-    if "pm" not in signs or len(signs) > 2:
-        return None
-    variants = [read_answer(chosen, depth + 1) for chosen in _choose_signs(tokens)]
+        variants.append(read_answer(tuple(chosen[chosen[0].text == "+" :]), depth + 1))
     return Group("list", _flatten(variants), name="\\pm")
 
 
