@@ -16,6 +16,7 @@ import ast
 import asyncio
 import cmath
 import functools
+import math
 import re
 import sys
 import time
@@ -26,18 +27,18 @@ from typing import Any
 
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.math.answer_extraction import extract
-from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.verdict import Verdict, correct, grader_failed, no_answer, wrong
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool
 
 # Parameters of every task that are not the library's.
 OF_VERIFIER = ("threshold", "extraction")
-_FUNCTIONS = {
-    *"pi sqrt exp log ln Abs sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split()
-}
-# Other characters, a call of a letter, or a tower of powers.
-_NO_FORMULA = re.compile(r"[^\w\s.,+\-*/^()]|\b[a-zA-Z]\s*\(|\*\*\s*[+-]?\s*[\w.]+\s*\*\*")
-
+MAX_CHARACTERS = 600
+MAX_DIGITS = 1000  # of a formula's value, where letters are at most 3
+_CHARACTERS = re.compile(r"[\w\s.+\-*/()]*")
+_EXPONENTIAL = frozenset("exp sinh cosh tanh".split())
+_FUNCTIONS = _EXPONENTIAL | frozenset(
+    "sqrt log ln Abs sin cos tan asin acos atan asinh acosh atanh".split()
+)
 
 # Tasks whose scorers pay an answer that ignores the problem, and such an answer.
 REFUSED = {
@@ -88,8 +89,33 @@ def read_problem(gold: str) -> dict[str, Any]:
 
 def is_formula(text: str) -> bool:
     """Return whether sympy may parse a text: a small formula with letters, elementary functions."""
-    words = {*re.findall(r"[^\W\d]\w+", text)} - _FUNCTIONS
-    return not (words or _NO_FORMULA.search(text) or refusal(text.replace("**", "^")))
+    if len(text) > MAX_CHARACTERS or not _CHARACTERS.fullmatch(text):
+        return False
+    try:
+        return _count_digits(ast.parse(text.strip(), mode="eval").body) <= MAX_DIGITS
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+
+
+def _count_digits(formula: ast.expr) -> float:
+    """Return a bound of the decimal digits of a formula's value; inf for what no formula has."""
+    match formula:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return math.log10(max(number, 1))
+        case ast.Name(id=name) if len(name) == 1 or name == "pi":
+            return math.log10(3)
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
+            return _count_digits(operand)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+            return max(_count_digits(left), _count_digits(right)) + math.log10(2)
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
+            return _count_digits(left) + _count_digits(right)
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            return _count_digits(left) * 10 ** min(_count_digits(right), 9)
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+            digits = _count_digits(argument)
+            return 10 ** min(digits, 9) if name in _EXPONENTIAL else digits
+    return math.inf
 
 
 def may_read(answer: str, dataset: Any) -> bool:

@@ -22,7 +22,13 @@ from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers import gym_verifier as module
 from prime_ext.verifiers import sources
-from prime_ext.verifiers.gym_verifier import REFUSED, GymVerifier, may_equal, read_problem
+from prime_ext.verifiers.gym_verifier import (
+    REFUSED,
+    GymVerifier,
+    is_formula,
+    may_equal,
+    read_problem,
+)
 from prime_ext.verifiers.verdict import Outcome
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool
 
@@ -148,6 +154,18 @@ def test_numbers_are_read_in_their_forms():
     ]
     assert [pair for pair in same if not may_equal(*pair)] == []
     assert [pair for pair in other if may_equal(*pair)] == []
+
+
+def test_sympy_gets_small_formulas_only():
+    formulas = """x 2*x**2*exp(3*x)+log(x)/3 -4*(y+1)**12/7 x**(3/2)*sqrt(x) exp(-x**2)+C 2**200
+        (99-1)*(7+5)/3 atan(x)*Abs(x) 0.5*pi x**1000""".split()
+    # Towers and other large powers, other objects, deep nesting, long texts and numbers.
+    refused = """9**9**9**9 9**(9**9) (9**9)**9999 ((x**99)**99)**99 (1+1)**(9**9) 2**x**10
+        x**-99999 exp(exp(99)) 10**(10**10) 9**99999999 1e999 factorial(9) 9! N(pi,99999999) x(9)
+        x.real (1).real __x xy x[0] [x] x,y x^2 x==2 'x' 1j lambda:x True x# (x""".split()
+    refused += ["1 2", "", "x" + "+1" * 300, "9" * 601, "(" * 250 + "x" + ")" * 250]
+    assert [text for text in formulas if not is_formula(text)] == []
+    assert [text for text in refused if is_formula(text)] == []
 
 
 def test_problems_of_refused_tasks_are_not_judged(verifier):

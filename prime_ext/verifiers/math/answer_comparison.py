@@ -4,6 +4,7 @@
 The rules give sure results only; a comparison of leaves decides what needs values.
 """
 
+import calendar
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -15,15 +16,14 @@ from prime_ext.verifiers.math.answer_tree import (
     Group,
     Leaf,
     Node,
+    PlainNumber,
     Relation,
-    Side,
     is_name,
     is_simple_name,
     read_names,
 )
 from prime_ext.verifiers.math.expressions import KNOWN_CALLS, walk
 from prime_ext.verifiers.math.notation import fold_case
-from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.units import DEGREES, Unit
 
 # True or False is certain, None is undecided. The gold answer comes first.
@@ -36,14 +36,12 @@ _PI = ("symbol", "\\pi")
 _STRAIGHT = ("number", Fraction(180))
 _TRUTH = dict.fromkeys("t true yes 真 是 对 да sí vrai wahr ja".split(), True)
 _TRUTH |= dict.fromkeys("f false no 假 否 错 нет faux falsch nein".split(), False)
-_SHORT_FORMS = {
-    **{"dne": "doesnotexist", "mon": "monday", "tue": "tuesday", "tues": "tuesday"},
-    **{"wed": "wednesday", "thu": "thursday", "thur": "thursday", "thurs": "thursday"},
-    **{"fri": "friday", "sat": "saturday", "sun": "sunday"},
+_SHORT_FORMS = {"dne": "doesnotexist"} | {
+    day[:length].lower(): day.lower() for day in calendar.day_name for length in (3, 4, 5)
 }
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
 _KNOWN_OPERATORS = frozenset(["=", "<", ">", "le", "ge", "ne"])
-_OPERATIONS = {"union", "cap", "setminus"}
+_OPERATIONS = {"cup", "cap", "setminus"}
 _TEMPERATURES = {("celsius", 1), ("fahrenheit", 1)}
 
 
@@ -56,9 +54,9 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
 
 def _unwrap_single(node: Node) -> Node:
     """Return the only value of a set, which nobody writes as one."""
-    if isinstance(node, Group) and node.kind == "set" and len(node.items) == 1:
-        single = node.items[0]
-        return single if isinstance(single, Leaf) and single != EMPTY else node
+    match node:
+        case Group(kind="set", items=(Leaf() as single,)) if single != EMPTY:
+            return single
     return node
 
 
@@ -83,27 +81,20 @@ def _compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
             return compare(gold.value, answer, leaf) if is_name(gold.sides[0]) else False
         case Leaf(), Leaf():
             return _compare_leaves(gold, answer, leaf)
-        case Relation(), Relation():
-            if gold == answer:
-                return True
-            if gold.operators == answer.operators and not _is_known(gold):
-                return _all(map(_compare_sides(leaf), gold.sides, answer.sides))
-            return leaf(gold, answer) if _is_known(gold) and _is_known(answer) else False
+        case Relation(), Relation() if gold.operators == answer.operators and not _is_set(gold):
+            return _match(gold.sides, answer.sides, leaf)
         case Group(), Group():
             return _compare_groups(gold, answer, leaf)
         case _, Group(kind="list", items=items, name=""):
             # The same value in several forms, "1/2 or 50%".
-            pairs = [(gold, item) for item in items] + [(items[0], item) for item in items[1:]]
-            return len(set(items)) > 1 and _all(compare(value, item, leaf) for value, item in pairs)
+            first = [gold] * len(items) + [items[0]] * (len(items) - 1)
+            return len(set(items)) > 1 and _match(first, [*items, *items[1:]], leaf)
         case _, Group(kind="congruence", items=items):
             return compare(gold, items[0], leaf)
         # An inequality against a set, as in x \ne 0 and \mathbb{R}\setminus\{0\}.
-        case (Relation() as relation, Group() as group) | (
-            Group() as group,
-            Relation() as relation,
-        ):
-            if _is_known(relation) and group.kind not in ("list", "ratio", "matrix"):
-                return leaf(gold, answer)
+        case (Relation(), Relation() | Group()) | (Group(), Relation()):
+            known = _is_set(gold) and _is_set(answer)
+            return known and (gold == answer or leaf(gold, answer))
     return False
 
 
@@ -116,20 +107,11 @@ def _any(results: Iterable[bool | None]) -> bool | None:
     return True if True in seen else None if None in seen else False
 
 
-def _all(results: Iterable[bool | None]) -> bool | None:
-    seen = list(results)
-    return False if False in seen else None if None in seen else True
-
-
-def _is_known(relation: Relation) -> bool:
-    """Return whether algebra knows all operators of a chain."""
-    return _KNOWN_OPERATORS.issuperset(relation.operators)
-
-
-def _compare_sides(leaf: LeafComparison) -> Callable[[Side, Side], bool | None]:
-    return lambda gold, answer: _compare_leaves(
-        Leaf(gold.text, gold.tree), Leaf(answer.text, answer.tree), leaf
-    )
+def _is_set(node: Node) -> bool:
+    """Return whether algebra knows which numbers an answer allows: all signs of a chain, a set."""
+    if isinstance(node, Relation):
+        return _KNOWN_OPERATORS.issuperset(node.operators)
+    return isinstance(node, Group) and node.kind not in ("list", "ratio", "matrix")
 
 
 def _read_by_name(node: Node) -> tuple[Node, dict[str, Node]]:
@@ -137,19 +119,18 @@ def _read_by_name(node: Node) -> tuple[Node, dict[str, Node]]:
 
     ``a=2,b=9`` and ``(a,b)=(2,9)`` have names; ``x_1=2,x_2=9`` is the list ``2,9``.
     """
-    values = read_names(node)
-    if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
-        names = node.sides[0].text[1:-1].split(",")
-        values = dict(zip(names, node.value.items, strict=False))
-        return node, values if 1 < len(values) == len(node.value.items) else {}
-    if not isinstance(node, Group) or node.kind != "list":
-        return node, {}
-    points = [item for item in node.items if isinstance(item, Group) and item.kind == "tuple"]
-    if len(points) == len(node.items) and all(point.name for point in points):
-        values = {point.name: point for point in points}
-    if values and all(map(_ROOTS.fullmatch, values)) and len({name[0] for name in values}) == 1:
-        return Group("list", tuple(values.values())), {}
-    return node, values if 1 < len(values) == len(node.items) else {}
+    match node:
+        case Equation(sides=(names, *_), value=Group(left="(", items=items)):
+            values = dict(zip(names.text[1:-1].split(","), items, strict=False))
+        case Group(kind="list", items=items):
+            values = read_names(node) or {
+                item.name: item for item in items if isinstance(item, Group) and _is_tuple(item)
+            }
+            if all(map(_ROOTS.fullmatch, values)) and len({name[0] for name in values}) == 1:
+                return Group("list", tuple(values.values())), {}
+        case _:
+            return node, {}
+    return node, values if 1 < len(values) == len(items) and all(values) else {}
 
 
 def _is_contradictory(equation: Equation) -> bool:
@@ -170,8 +151,6 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
         return compare(gold.value, answer.value, leaf)
     if not _has_letters(first) or not _has_letters(other):
         return False if _is_contradictory(answer) else compare(gold.value, answer.value, leaf)
-    if first.tree is None or other.tree is None:
-        return False
     sides = (*gold.sides[1:], *answer.sides[1:])
     variables = any(side.tree is None or re.search(r"(?<!\\)[a-z]", side.text) for side in sides)
     plain = all(
@@ -183,7 +162,7 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
     return leaf(gold, answer)
 
 
-def _has_letters(side: Side) -> bool:
+def _has_letters(side: Leaf) -> bool:
     return side.tree is None or any(
         (node[0] == "symbol" and node != _PI) or (node[0] == "call" and node[1] not in KNOWN_CALLS)
         for node in walk(side.tree)
@@ -192,30 +171,19 @@ def _has_letters(side: Side) -> bool:
 
 def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
     result = _compare_readings(gold, answer, leaf)
-    if result is not True and (gold.reading or answer.reading):
-        # Letters after a value are a unit, or variables; "8m" is only against another unit.
-        result = _any(
-            _compare_readings(reading, other, leaf)
-            for reading in (gold, gold.reading)
-            for other in (answer, answer.reading)
-            if reading and other and not _is_one_glued(reading.unit, other.unit)
-        )
-    return result if result is True else _any([result, _compare_angles(gold, answer, leaf)])
+    if result or not (gold.reading or answer.reading):
+        return result
+    # Letters after a value are a unit, or variables; "8m" is only against another unit.
+    return _any(
+        _compare_readings(reading, other, leaf)
+        for reading in (gold, gold.reading)
+        for other in (answer, answer.reading)
+        if reading and other and not _is_one_glued(reading.unit, other.unit)
+    )
 
 
 def _is_one_glued(unit: Unit | None, other: Unit | None) -> bool:
     return (unit is None) != (other is None) and (unit or other or Unit()).glued
-
-
-def _compare_angles(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
-    """Compare an angle in degrees with one that has pi in it and no unit."""
-    if not gold.tree or not answer.tree or bool(gold.unit) == bool(answer.unit):
-        return False
-    plain = answer if gold.unit else gold
-    unit = gold.unit or answer.unit
-    if unit is None or unit.powers != DEGREES or _PI not in walk(plain.tree or ()):
-        return False
-    return leaf(_convert(gold), _convert(answer))
 
 
 def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | None:
@@ -237,7 +205,7 @@ def _compare_readings(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | 
         return _spell_words(gold) == _spell_words(answer)
     if _CLOCK.fullmatch(gold.text) and _CLOCK.fullmatch(answer.text):
         return False
-    if gold.unit and answer.unit and _needs_conversion(gold.unit, answer.unit):
+    if _needs_conversion(gold, answer):
         gold, answer = _convert(gold), _convert(answer)
     if gold.number and answer.number:
         # Percent signs are often left out.
@@ -257,15 +225,15 @@ def _spell_words(node: Leaf) -> str:
     return _SHORT_FORMS.get(squeezed, squeezed) or text
 
 
-def _needs_conversion(unit: Unit, other: Unit) -> bool:
-    """Return whether units differ, except in a scale of temperature."""
-    if (
-        not unit.powers
-        or not other.powers
-        or not _TEMPERATURES.isdisjoint(unit.powers + other.powers)
-    ):
-        return False
-    return unit.factor != other.factor or unit.powers != other.powers
+def _needs_conversion(gold: Leaf, answer: Leaf) -> bool:
+    """Return whether units differ, except in a scale of temperature; an angle may have pi in it."""
+    units = [node.unit for node in (gold, answer) if node.unit and node.unit.powers]
+    if len(units) == 2:
+        differ = units[0].factor != units[1].factor or units[0].powers != units[1].powers
+        return differ and _TEMPERATURES.isdisjoint(units[0].powers + units[1].powers)
+    plain = answer if gold.unit else gold
+    in_degrees = [unit.powers for unit in units] == [DEGREES]
+    return in_degrees and plain.unit is None and _PI in walk(plain.tree or ())
 
 
 def _convert(node: Leaf) -> Leaf:
@@ -281,7 +249,11 @@ def _convert(node: Leaf) -> Leaf:
 def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     kinds = {gold.kind, answer.kind}
     if "parts" in kinds:
-        return _compare_parts(gold, answer, leaf)
+        # Numbered answers are compared by their numbers, or in their order with a list.
+        moved = gold.names != answer.names and sorted(gold.names) == sorted(answer.names)
+        if moved or not kinds <= {"parts", "list", "tuple"}:
+            return False
+        return _match(gold.items, answer.items, leaf)
     if len(kinds) == 1 and kinds <= {"pieces", "oplus"}:
         return _match(gold.items, answer.items, leaf, any_order=True)
     if len(kinds) == 1 and kinds <= {"ratio", "matrix", "congruence"}:
@@ -290,9 +262,9 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         return _compare_lists(gold, answer, leaf)
     if kinds <= {"tuple", "interval"}:
         return _compare_tuples(gold, answer, leaf)
-    if "union" in kinds and kinds <= {"union", "list", "set"}:
+    if "cup" in kinds and kinds <= {"cup", "list", "set"}:
         # Points that "or" joins.
-        union, other = (gold, answer) if gold.kind == "union" else (answer, gold)
+        union, other = (gold, answer) if gold.kind == "cup" else (answer, gold)
         points = [item for item in (*union.items, *other.items) if _is_tuple(item)]
         if union.name == "or" and len(points) == len(gold.items) * 2:
             return _match(gold.items, answer.items, leaf, any_order=True)
@@ -303,33 +275,17 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
         same = len(kinds) == 1 and _match(gold.items, answer.items, leaf, any_order=commute)
         # Overlapping or touching parts: another way to write the same set.
         return same or leaf(gold, answer)
-    if (
-        kinds in ({"list", "tuple"}, {"tuple", "matrix"})
-        and _is_vector(gold)
-        and _is_vector(answer)
-    ):
-        return _match(gold.items, answer.items, leaf)
-    return False
+    if kinds not in ({"list", "tuple"}, {"tuple", "matrix"}):
+        return False
+    return _is_vector(gold) and _is_vector(answer) and _match(gold.items, answer.items, leaf)
 
 
 def _is_tuple(node: Node) -> bool:
     return isinstance(node, Group) and node.kind == "tuple"
 
 
-def _compare_parts(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
-    """Compare numbered answers by their numbers, or in their order with a list."""
-    if not {gold.kind, answer.kind} <= {"parts", "list", "tuple"}:
-        return False
-    if gold.names != answer.names and sorted(gold.names) == sorted(answer.names):
-        return False
-    return _match(gold.items, answer.items, leaf)
-
-
 def _compare_lists(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     if gold.kind == answer.kind == "list":
-        labels, others = _read_labels(gold), _read_labels(answer)
-        if labels and labels.keys() == others.keys():
-            return _match([*labels.values()], [others[label] for label in labels], leaf)
         truths, claims = _read_truths(gold), _read_truths(answer)
         if None not in truths:
             return truths == claims
@@ -351,19 +307,8 @@ def _is_vector(group: Group) -> bool:
     if group.kind == "matrix":
         return group.columns in (1, len(group.items))
     long = len(group.items) > 2 or all(isinstance(item, Group) for item in group.items)
-    if group.kind == "list" or (group.kind == "tuple" and long):
-        return True
-    return (group.left, group.right) == ("(", ")")
-
-
-def _read_labels(group: Group) -> dict[str, Node]:
-    """Return a list's members by unit (``3 nickels, 4 dimes``); {} if units do not differ."""
-    labels = {
-        f"{item.unit.powers} {item.unit.words}": item
-        for item in group.items
-        if isinstance(item, Leaf) and item.unit
-    }
-    return dict(labels) if len(labels) == len(group.items) else {}
+    in_order = group.kind == "list" or (group.kind == "tuple" and long)
+    return in_order or (group.left, group.right) == ("(", ")")
 
 
 def _read_truths(group: Group) -> list[bool | None]:

@@ -109,9 +109,8 @@ def _is_same_statement(gap: str) -> bool:
 def _find_boxed(text: str) -> Extraction | None:
     opening = _BOX.search(text)
     boxes = _boxes(text, opening.start()) if opening is not None else []
-    bare = _build_finder(_BARE_BOX, "last box, without braces")(
-        text[boxes[-1][2] :] if boxes else text
-    )
+    rest = text[boxes[-1][2] :] if boxes else text
+    bare = _build_finder(_BARE_BOX, "last box, without braces")(rest)
     if bare is not None or not boxes:
         return bare
     boxes = [box for box in boxes if text[box[1] : box[2]].strip("\\ \t\n")] or boxes[-1:]
@@ -121,19 +120,14 @@ def _find_boxed(text: str) -> Extraction | None:
     contents = [text[content:close].strip() for _, content, close in boxes[first:]]
     answers: dict[str, str] = {}
     for answer in filter(None, contents):
-        answers.setdefault(
-            normalize(answer) if 1 < len(contents) and len(answer) < 1000 else answer, answer
-        )
+        is_plain = len(contents) == 1 or len(answer) >= 1000
+        answers.setdefault(answer if is_plain else normalize(answer), answer)
     if not answers:
         return Extraction(None, "the box is empty")
     if len(answers) > MAX_BOXES:
         return Extraction(None, f"more than {MAX_BOXES} different boxes in one statement")
-    rule = (
-        "last box"
-        if len(answers) == 1
-        else f"{len(answers)} boxes in one statement, taken as a list"
-    )
-    return Extraction(", ".join(answers.values()), rule)
+    several = f"{len(answers)} boxes in one statement, taken as a list"
+    return Extraction(", ".join(answers.values()), several if len(answers) > 1 else "last box")
 
 
 def _build_finder(pattern: re.Pattern[str], rule: str) -> _Finder:
@@ -158,9 +152,8 @@ def _find_hashes(text: str) -> Extraction | None:
     """Headings do not count, except "Final answer" with the answer on the next line."""
     answer = ""
     for match in _HASHES.finditer(text):
-        line = _LABEL.sub("", match.group(1)).strip(" \t\r*:#") or (match.group(2) or "").strip(
-            " \t\r*"
-        )
+        same, following = match.group(1), match.group(2) or ""
+        line = _LABEL.sub("", same).strip(" \t\r*:#") or following.strip(" \t\r*")
         answer = answer if _WORD.match(line) else line or answer
     return Extraction(answer, "last #### line") if answer else None
 

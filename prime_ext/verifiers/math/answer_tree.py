@@ -14,11 +14,28 @@ from prime_ext.verifiers.math.expressions import (
     read_expression,
 )
 from prime_ext.verifiers.math.notation import FUNCTIONS, Token, Tokens, spell
-from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.units import Unit
 
 _OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, ")": -1, "]": -1, "}": -1, "\\}": -1}
 _OPEN |= {"begin": 1, "end": -1, "lfloor": 1, "rfloor": -1, "lceil": 1, "rceil": -1}
+
+
+@dataclass(frozen=True)
+class PlainNumber:
+    """A rational number as it was written."""
+
+    value: Fraction
+    # digits after the point of a plain decimal with at least two significant digits
+    places: int = 0
+
+    @property
+    def terminates(self) -> bool:
+        """Return whether finitely many decimals suffice."""
+        return pow(10, self.value.denominator.bit_length(), self.value.denominator) == 0
+
+    def rounds_to(self, decimal: "PlainNumber") -> bool:
+        """Return whether this number rounds to a decimal with places; half way does not count."""
+        return decimal.places > 0 and abs(self.value - decimal.value) * 2 * 10**decimal.places < 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class Leaf:
 class Group:
     """Several answers, by kind.
 
-    list, tuple, interval, set, union, cap, setminus, ratio, matrix, congruence with its modulus,
+    list, tuple, interval, set, cup, cap, setminus, ratio, matrix, congruence with its modulus,
     pieces (of a function by cases), parts (with their names).
 
     Intervals come from inequalities. ``left`` and ``right`` are the brackets of tuples and
@@ -61,18 +78,10 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Side:
-    """A side of a relation: its spelling, and its tree if it has one."""
-
-    text: str
-    tree: Expression | None
-
-
-@dataclass(frozen=True)
 class Relation:
     """A chain of sides and operators that is neither an interval nor an equation."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[Leaf, ...]
     operators: tuple[str, ...]
 
 
@@ -80,7 +89,7 @@ class Relation:
 class Equation:
     """``a = b = c``, or a labeled value ("area 12"): its sides, and what the last one is."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[Leaf, ...]
     value: "Node"
 
 
@@ -161,15 +170,15 @@ def join(tokens: Iterable[Token]) -> str:
     return "".join(f"{token.text} " for token in tokens)
 
 
-def read_side(tokens: Tokens) -> Side:
+def read_side(tokens: Tokens) -> Leaf:
     """Read a side of a relation."""
     try:
-        return Side(spell(tokens), read_expression(tokens))
+        return Leaf(spell(tokens), read_expression(tokens))
     except Unreadable:
         words = [token.text.casefold() for token in tokens if token.kind == "word"]
-        if len(words) == len(tokens):
-            return Side(" ".join(word for word in words if word not in ("the", "a")), None)
-        return Side(spell(tokens), None)
+        if len(words) < len(tokens):
+            return Leaf(spell(tokens))
+        return Leaf(" ".join(word for word in words if word not in ("the", "a")))
 
 
 def read_names(node: Node) -> dict[str, Node]:
@@ -189,7 +198,7 @@ def is_constant(tree: Expression | None) -> bool:
     return tree in (("symbol", "e"), ("symbol", "i"), ("symbol", "\\pi"), ("symbol", "\\infty"))
 
 
-def is_simple_name(side: Side) -> bool:
+def is_simple_name(side: Leaf) -> bool:
     """Return whether a side is one name: ``x``, ``x_1``, ``f(x)``, ``AB``, a word."""
     if side.tree is None:
         return re.fullmatch(r"[^\W\d_]+|\([a-zA-Z](?:,[a-zA-Z])+\)", side.text) is not None
@@ -199,7 +208,7 @@ def is_simple_name(side: Side) -> bool:
     return is_variable or re.fullmatch(r"[A-Z]{2,4}'*", side.text) is not None
 
 
-def is_name(side: Side) -> bool:
+def is_name(side: Leaf) -> bool:
     """Return whether a side stands for a quantity: ``|PQ|``, ``P(X=2)``, not ``x+y``."""
     tree = side.tree
     if tree is None:

@@ -6,7 +6,6 @@ where answers could differ: docs/reference/verifier_rules.md.
 """
 
 import math
-import operator
 import random
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -16,10 +15,17 @@ from typing import Any
 from mpmath import mp
 
 from prime_ext.verifiers.math.answer_comparison import compare
-from prime_ext.verifiers.math.answer_tree import INFINITY, Equation, Group, Leaf, Node, Relation
-from prime_ext.verifiers.math.expressions import Expression, exact_value, walk
+from prime_ext.verifiers.math.answer_tree import (
+    INFINITY,
+    Equation,
+    Group,
+    Leaf,
+    Node,
+    PlainNumber,
+    Relation,
+)
+from prime_ext.verifiers.math.expressions import ARITHMETIC, Expression, exact_value, walk
 from prime_ext.verifiers.math.notation import list_spellings
-from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.structure import read
 
 DIGITS = 100
@@ -37,7 +43,7 @@ _BRANCHES = frozenset(
 _SCALES = (1, 1, 1, 3, 3, 12, 40, 150, 1100, 10**5, 10**9)
 _ANGLE_FUNCTIONS = frozenset("sin cos tan cot sec csc cis".split())
 _REAL_FUNCTIONS = frozenset("floor ceil sgn max min gcd lcm".split())
-_SETS = frozenset(["tuple", "interval", "set", "union", "cap", "setminus"])
+_SETS = frozenset(["tuple", "interval", "set", "cup", "cap", "setminus"])
 Values = dict[str, Any]
 
 
@@ -62,10 +68,6 @@ def _on_integers(function: Callable[..., int], *values: Any) -> Any:
     return mp.mpf(function(*whole))
 
 
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
-    "divide": operator.truediv, "negate": operator.neg,
-}  # fmt: skip
 _SERIES = {"sum": (mp.nsum, mp.fsum), "prod": (mp.nprod, mp.fprod)}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(mp, name)
@@ -123,8 +125,8 @@ class _Evaluator:
             if operands[0] not in self.values:
                 raise Undefined(f"{operands[0]} has no value")
             return self.values[operands[0]]
-        if operation in _ARITHMETIC:
-            return _ARITHMETIC[operation](*map(self._evaluate, operands))
+        if operation in ARITHMETIC:
+            return ARITHMETIC[operation](*map(self._evaluate, operands))
         if operation in _SERIES:
             return self._accumulate(operation, *operands)
         return getattr(self, f"_evaluate_{operation}")(*operands)
@@ -357,8 +359,6 @@ def _agree(trees: tuple[Expression, Expression], real: bool, agreement: int) -> 
 
 def _rounds(tree: Expression, decimal: PlainNumber) -> bool:
     """Return whether an exact value that needs over 12 places rounds to a gold decimal."""
-    if _list_symbols([tree]):
-        return False
     with mp.workdps(DIGITS):
         try:
             value = _value(tree, {}, True)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from prime_ext.verifiers.math.notation import FUNCTIONS, Token, Tokens, spell
+from prime_ext.verifiers.math.units import NUMBER_WORDS
 
 Expression = tuple[Any, ...]
 
@@ -36,14 +37,10 @@ _NOT_VALUES = frozenset(
     " leftarrow leftrightarrow propto ni times star dagger top bot prime stackrel underset"
     " overbrace underbrace rfloor rceil cdot".split()
 )
-MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
+_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
 _CLOSING = {"\\{": "\\}", "(": ")", "[": "]", "{": "}", "|": "|", "‖": "‖"}
 _CLOSING |= {"lfloor": "rfloor", "lceil": "rceil"}
 _BRACKET_CALLS = {"|": "abs", "‖": "norm", "lfloor": "floor", "lceil": "ceil"}
-_BASE_WORDS = {
-    name: value
-    for value, name in enumerate("two three four five six seven eight nine ten".split(), 2)
-}
 KNOWN_CALLS = FUNCTIONS | frozenset(["abs", "norm", "binom", "permutations", "factorial"])
 _INVERSES = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"}
 _COUNTS = {"C": "binom", "nCr": "binom", "ncr": "binom"}
@@ -273,8 +270,6 @@ class _Parser:
             if self.vectors and token.roman and token.text in ("i", "j", "k"):
                 return self.unit_vector(token.text)
             return self.symbol(token.text)
-        if token.text == "{" and self.sees("}") and self.look(1).text == "_":
-            return self.count_with_indices()
         if token.kind in ("sign", "command") and token.text in _CLOSING and token.text != "\\{":
             members = self.members(token.text)
             if len(members) > 1:
@@ -324,10 +319,8 @@ class _Parser:
             self.position = start
             return None
         shift = 10 ** len(lead.partition(".")[2])
-        return (
-            "number",
-            Fraction(lead + "0") + Fraction(int(cycle), shift * (10 ** len(cycle) - 1)),
-        )
+        repeated = Fraction(int(cycle), shift * (10 ** len(cycle) - 1))
+        return ("number", Fraction(lead + "0") + repeated)
 
     def script(self) -> Tokens:
         """Take the tokens of an index."""
@@ -353,7 +346,7 @@ class _Parser:
     def symbol(self, name: str) -> Expression:
         if name in _COUNTS and len(name) > 1:
             self.expect("(")
-            return ("call", _COUNTS[name], *self.pair())
+            return ("call", _COUNTS[name], *self.members("("))
         while True:
             if self.accept("_"):
                 index = self.script()
@@ -374,12 +367,6 @@ class _Parser:
         self.take()
         arguments = self.members("(")
         return ("call", _COUNTS.get(name, name) if len(arguments) == 2 else name, *arguments)
-
-    def pair(self) -> list[Expression]:
-        members = self.members("(")
-        if len(members) != 2:
-            raise Unreadable("a count of not two numbers")
-        return members
 
     def is_call(self, name: str) -> bool:
         """Return whether brackets after a name hold arguments, not a factor."""
@@ -417,17 +404,6 @@ class _Parser:
         self.position = start
         return None
 
-    def count_with_indices(self) -> Expression:
-        """Read ``{}_8C_3``."""
-        self.position += 2
-        upper = self.script()
-        letter = self.take().text
-        self.expect("_")
-        lower = self.script()
-        if letter not in ("C", "P"):
-            raise Unreadable("an index before a letter")
-        return ("call", _COUNTS[letter], read_expression(upper), read_expression(lower))
-
     def command(self, name: str) -> Expression:
         if name == "frac" and (derivative := self.match(_DERIVATIVE)):
             mark, upper, lower = derivative.groups()
@@ -446,13 +422,8 @@ class _Parser:
         if name in ("sum", "prod"):
             low, high = self.scripts()
             variable, start = _split(low, "=")
-            return (
-                name,
-                variable,
-                read_expression(start),
-                read_expression(high),
-                self.nested(self.term),
-            )
+            bounds = read_expression(start), read_expression(high)
+            return (name, variable, *bounds, self.nested(self.term))
         if name == "int":
             return self.integral()
         if name == "lim":
@@ -492,7 +463,7 @@ class _Parser:
         power: Expression | None = None
         while self.sees("_", "^"):
             if self.take().text == "_":
-                base = self.logarithm_base()
+                base = self.argument()
             else:
                 power = self.argument(sign=True)
         if power is not None and exact_value(power) == -1 and name in _INVERSES:
@@ -506,14 +477,6 @@ class _Parser:
         else:
             raise Unreadable(f"an index of {name}")
         return ("power", call, power) if power is not None else call
-
-    def logarithm_base(self) -> Expression:
-        """Read the base of a logarithm: one digit, unless it is written 10."""
-        token = self.look()
-        if token.kind != "number" or len(token.text) < 2 or token.text == "10":
-            return self.argument()
-        self.tokens[self.position] = token._replace(text=token.text[1:])
-        return _number(token.text[0])
 
     def function_arguments(self) -> list[Expression]:
         opening = self.look()
@@ -552,7 +515,7 @@ class _Parser:
             raise Unreadable("rows of different lengths")
         if name == "vmatrix" and len(rows) == len(rows[0]) <= 4:
             return _expand_determinant(rows)
-        if not self.vectors or name not in MATRICES:
+        if not self.vectors or name not in _MATRICES:
             raise Unreadable(f"a {name}")
         return ("vector", ("", "", len(rows[0])), *(cell for row in rows for cell in row))
 
@@ -571,7 +534,7 @@ def _number(text: str) -> Expression:
 
 def _read_base(word: str) -> int:
     """Return a base in digits or words; 0 if it is none."""
-    base = _BASE_WORDS.get(word) or (int(word) if re.fullmatch("[0-9]{1,2}", word) else 0)
+    base = NUMBER_WORDS.get(word) or (int(word) if re.fullmatch("[0-9]{1,2}", word) else 0)
     return base if 2 <= base <= 36 else 0
 
 
@@ -638,32 +601,32 @@ def _distribute(tree: Expression) -> tuple[Shape, list[Expression]] | None:
     return shape, [(operation, *components) for components in zip(*columns, strict=True)]
 
 
-_ARITHMETIC: dict[str, Callable[..., Fraction]] = {
-    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "negate": operator.neg,
-    "divide": operator.truediv, "power": lambda base, exponent: Fraction(base ** int(exponent)),
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+    "divide": operator.truediv, "negate": operator.neg,
 }  # fmt: skip
 
 
 def exact_value(tree: Expression) -> Fraction | None:
     """Return the value of rational arithmetic on numbers; None for anything else, or too large."""
-    if tree[0] == "number":
-        return Fraction(tree[1])
-    if tree[0] not in _ARITHMETIC:
+    operation, *operands = tree
+    if operation == "number":
+        return Fraction(operands[0])
+    if operation not in ARITHMETIC and operation != "power":
         return None
     values = []
-    for operand in tree[1:]:
+    for operand in operands:
         value = exact_value(operand)
         if value is None or _count_bits(value) > _MAX_BITS:
             return None
         values.append(value)
-    if tree[0] == "power":
+    try:
+        if operation in ARITHMETIC:
+            return Fraction(ARITHMETIC[operation](*values))
         base, exponent = values
         if exponent.denominator != 1 or abs(exponent) * _count_bits(base) > _MAX_BITS:
             return None
-        if not base and not exponent:
-            return None
-    try:
-        return _ARITHMETIC[tree[0]](*values)
+        return Fraction(base ** int(exponent)) if base or exponent else None
     except ZeroDivisionError:
         return None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The math verifier: compare the final answer of a response with the gold answer.
 
-Three stages, each for what the one before left open: text equality and rules in the caller
-(microseconds), limits of complexity, computer algebra in a killable worker (milliseconds).
+Two stages: text equality and rules in the caller (microseconds); for what they leave open,
+values at sample points in a killable worker (milliseconds).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from prime_ext.verifiers.math.answer_comparison import compare, undecided
 from prime_ext.verifiers.math.answer_extraction import Extraction, extract
 from prime_ext.verifiers.math.notation import MAX_CHARACTERS, list_spellings
 from prime_ext.verifiers.math.restatement import restatement
-from prime_ext.verifiers.math.structure import Leaf, read
+from prime_ext.verifiers.math.structure import read
 from prime_ext.verifiers.verdict import Outcome, Verdict
 from prime_ext.verifiers.worker_pool import DEFAULT_POOL, Failure, WorkerPool
 
@@ -47,15 +47,12 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
         return "error", f"the gold answer has {len(gold)} characters"
     if len(answer) > MAX_CHARACTERS:
         return "wrong", f"too complex: {len(answer)} characters"
-    any_equal: bool | None = False
+    results = []
     for spellings in list_spellings(gold, answer):
-        nodes = [read(spelling) for spelling in spellings]
-        equal = compare(nodes[0], nodes[1], undecided)
-        if equal:
-            numbers = all(isinstance(node, Leaf) and node.number for node in nodes)
-            return "correct", "equal numbers" if numbers else "equal by rules"
-        any_equal = None if equal is None else any_equal
-    if any_equal is None:
+        results.append(compare(*map(read, spellings), undecided))
+        if results[-1]:
+            return "correct", "equal by rules"
+    if None in results:
         return "open", "left to sample points"
     return "wrong", "different by rules"
 
@@ -108,33 +105,26 @@ class MathVerifier:
         started = time.perf_counter()
         decided = Future[Verdict]()
         extracted = extract(text, extraction) if extraction is not None else Extraction(text, "")
+        answer = extracted.answer
 
         def settle(outcome: str, reason: str) -> None:
             if not decided.set_running_or_notify_cancel():
                 return
             try:
-                if (
-                    outcome == "correct"
-                    and prompt is not None
-                    and not reason.startswith("same text")
-                ):
-                    restated = restatement(extracted.answer or "", gold, prompt)
+                if outcome == "correct" and prompt is not None and reason != "same text":
+                    restated = restatement(answer or "", gold, prompt)
                     if restated is not None:
                         outcome = "wrong"
                         reason = f"restates the problem: {restated.replace(' ', '')[:60]}"
-                kind = Outcome(outcome)
+                score = _SCORES.get(Outcome(outcome))
                 seconds = time.perf_counter() - started
-                score = _SCORES.get(kind)
-                decided.set_result(
-                    Verdict(
-                        kind, score, extracted.answer, seconds, reason, grader_failure=score is None
-                    )
-                )
+                verdict = Verdict(Outcome(outcome), score, answer, seconds, reason, score is None)
+                decided.set_result(verdict)
             except Exception as error:
                 decided.set_exception(error)
 
-        def ask(answer: str, then: Callable[[_Said], None]) -> None:
-            future = self._pool.submit(_judge, gold, answer, time_limit=self._time_limit)
+        def ask(candidate: str, then: Callable[[_Said], None]) -> None:
+            future = self._pool.submit(_judge, gold, candidate, time_limit=self._time_limit)
             decided.add_done_callback(lambda _: future.cancel())
             future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
 
@@ -143,18 +133,14 @@ class MathVerifier:
                 return settle(*said)
             failed = (said.outcome, said.detail)
             too_complex = ("wrong", f"too complex: {said.detail}")
-            ask(
-                "0",
-                lambda of_gold: settle(*(too_complex if isinstance(of_gold, tuple) else failed)),
-            )
+            ask("0", lambda of_gold: settle(*(too_complex if type(of_gold) is tuple else failed)))
 
-        outcome, reason = (
-            ("no_answer", extracted.rule)
-            if extracted.answer is None
-            else decide(gold, extracted.answer)
-        )
+        if answer is None:
+            settle("no_answer", extracted.rule)
+            return decided
+        outcome, reason = decide(gold, answer)
         if outcome == "open":
-            ask(extracted.answer or "", settle_or_blame)
+            ask(answer, settle_or_blame)
         else:
             settle(outcome, reason)
         return decided

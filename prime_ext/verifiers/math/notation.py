@@ -112,6 +112,12 @@ _REWRITES = [
     (trigger, re.compile(pattern, re.DOTALL), replacement)
     for trigger, pattern, replacement in (
         ("=", r"=/=|\\not\s*=|(?<=[a-zA-Z])(?<!n)(?<!k)\s*!=(?!=)|(?<=\s)!=(?!=)", r"\\ne "),
+        # In x=5 y=3 a name after white space begins an equation.
+        (
+            "=",
+            r"((?<!\{\w)=[^=]*[\d)}])(?:\s|\\(?:q?quad|[,;: ]))+(?=[a-zA-Z]\s*=)",
+            r"\1, ",
+        ),
         ("<=", "<=", r"\\le "),
         (">=", ">=", r"\\ge "),
         ("...", r"\.\.\.", r"\\ldots "),
@@ -127,6 +133,8 @@ _REWRITES = [
             r"(?<=[\dA-F])\s{0,9}\(?(?:\\text\s*\{)?\s*(?:in )?base[ -](\w+)[)}]*\Z",
             r"_{\1}",
         ),
+        ("log", r"(log\s*_\s*)(?!10)(\d)(?=\d)", r"\1{\2}"),
+        ("{}_", r"\{\}_(\w|\{\w+\})\s*([CP])\s*_(\w|\{\w+\})", r"n\2r(\1,\3)"),
         ("\\math", r"\\math(?:bb|ds|bbm)\s*\{?\s*([A-Z])\s*\}?", r"\\mathbb{\1}"),
         ("\\mathbf", r"\\mathbf\s*\{?\s*([RZ])\s*\}?", r"\\mathbb{\1}"),
         (
@@ -246,16 +254,6 @@ def fold(text: str) -> str:
     return _SIZE.sub(" ", text).replace("**", "^")
 
 
-def _find_close(text: str, start: int) -> int:
-    """Return where the brace before ``start`` closes; -1 if it does not."""
-    depth = 1
-    for match in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if depth == 0:
-            return match.start()
-    return -1
-
-
 def scan(text: str, roman: bool = False, depth: int = 0) -> Iterator[Token]:
     """Yield the tokens of a folded text; ``roman``: it is the content of ``\\text{}``."""
     position = 0
@@ -306,8 +304,12 @@ def _find_content(text: str, position: int, depth: int) -> tuple[int, int, int] 
         return None
     if opening[1]:
         return opening.start(1), opening.end(), opening.end()
-    close = _find_close(text, opening.end())
-    return (opening.end(), close, close + 1) if close >= 0 else None
+    level = 1
+    for brace in _BRACE.finditer(text, opening.end()):
+        level += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if level == 0:
+            return opening.end(), brace.start(), brace.end()
+    return None
 
 
 def _scan_command(command: str, space: bool) -> Iterator[Token]:

@@ -21,7 +21,6 @@ from prime_ext.verifiers.math.answer_tree import (
     Leaf,
     Node,
     Relation,
-    Side,
     find_depths,
     is_name,
     is_sign,
@@ -36,13 +35,12 @@ from prime_ext.verifiers.math.answer_tree import (
     strip,
     unwrap,
 )
-from prime_ext.verifiers.math.expressions import MATRICES, ZERO, read_vector, walk
+from prime_ext.verifiers.math.expressions import ZERO, read_vector, walk
 from prime_ext.verifiers.math.notation import Token, Tokens, spell, tokenize
 from prime_ext.verifiers.math.units import OPERATIVE
 from prime_ext.verifiers.math.values import MONEY, MONEY_WORDS, join_compound, read_form, read_leaf
 
 MAX_DEPTH = 9
-MAX_CELLS = 36
 _ORDER = {"<": ("<", False), "le": ("<", True), ">": (">", False), "ge": (">", True)}
 # Relations that algebra does not know: their sides must be equal, one by one.
 _OPAQUE = frozenset(
@@ -58,9 +56,7 @@ _LABEL_WORDS = frozenset(
     " values we get have about approximately exactly approx roughly numbers number set solution"
     " solutions answer answers is are of".split()
 )
-_EMPTY_TEXTS = frozenset(
-    "nosolution nosolutions norealsolution norealsolutions emptyset theemptyset".split()
-)
+_EMPTY_TEXTS = re.compile(r"no(?:real)?solutions?|(?:the)?emptyset")
 _REAL_TEXTS = re.compile(
     r"(?:the)?reals|(?:all)?(?:the)?(?:setof(?:all)?(?:the)?)?(?:all)?realnumbers|allreals?"
 )
@@ -91,10 +87,9 @@ def read_answer(tokens: Tokens, depth: int = 0) -> Node:
     tokens = strip(tokens)
     if not tokens or depth > MAX_DEPTH:
         return Leaf(spell(tokens))
-    if (special := read_form(tokens) or _read_rows(tokens, depth)) is not None:
+    special = read_form(tokens) or _read_rows(tokens, depth) or _read_parts(tokens, depth)
+    if special is not None:
         return special
-    if (parts := _read_parts(tokens, depth)) is not None:
-        return parts
     tokens = _drop_parameter(tokens)
     if any(token.text in _RELATIONS or token.text in ("infty", ",") for token in tokens):
         words = {"vee": Token("word", "or"), "wedge": Token("word", "and")}
@@ -105,13 +100,10 @@ def read_answer(tokens: Tokens, depth: int = 0) -> Node:
             items = _flatten(_read_solution(member, depth + 1) for member in members)
             if separators == ("or",):
                 is_union = all(isinstance(item, Group) and item.left for item in items)
-                return Group("union" if is_union else "list", items, name="or" * is_union)
+                return Group("cup" if is_union else "list", items, name="or" * is_union)
             compound = join_compound(items) if "and" in separators else None
             return compound or _intersect(items) or Group("list", items)
         tokens = members[0] if members else ()
-    equations = _split_equations(tokens)
-    if len(equations) > 1:
-        return Group("list", tuple(read_answer(equation, depth + 1) for equation in equations))
     return _read_single(tokens, depth + 1)
 
 
@@ -119,38 +111,19 @@ def _read_solution(tokens: Tokens, depth: int) -> Node:
     """Read the solution ``x=1,y=2`` as the pair of its values, in the order of the names."""
     node = read_answer(tokens, depth)
     values = read_names(node)
-    return (
-        Group("tuple", tuple(values[name] for name in sorted(values)), "(", ")") if values else node
-    )
-
-
-def _split_equations(tokens: Tokens) -> list[Tokens]:
-    """Split ``x=5 y=3``: a name after white space begins an equation."""
-    starts = [0]
-    signs = [index for index, token in enumerate(tokens) if token.text == "="]
-    for sign in signs[1:]:
-        before, name = tokens[sign - 2], tokens[sign - 1]
-        if name.kind == "letters" and len(name.text) == 1 and name.space:
-            if before.kind in ("number", "letters") or before.text in (")", "}"):
-                starts.append(sign - 1)
-    return [tokens[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    ordered = tuple(values[name] for name in sorted(values))
+    return Group("tuple", ordered, "(", ")") if values else node
 
 
 def _read_rows(tokens: Tokens, depth: int) -> Node | None:
-    """Read the rows of an environment: a matrix, a system or a function by cases."""
+    """Read the rows of an environment: a system or a function by cases."""
     braced = is_sign(tokens[0], "\\{")
     left, inside, _ = unwrap(tokens[braced:])
     if left != "begin":
         return None
     name = inside[0].text
     rows = [split_at(row, "&") for row in split_at(inside[1:], "\\\\") if row]
-    if name in MATRICES and not (name == "array" and braced):
-        cells = [cell for row in rows for cell in row]
-        if not all(cells) or len({len(row) for row in rows}) != 1 or len(cells) > MAX_CELLS:
-            return Leaf(spell(tokens))
-        items = tuple(read_answer(cell, depth + 1) for cell in cells)
-        return Group("matrix", items, columns=len(rows[0])) if items[1:] else items[0]
-    if name not in _SYSTEMS:
+    if name not in _SYSTEMS or (name == "array" and not braced):
         return None
     if (name == "cases" or braced) and all(
         len(row) == 2 and row[1] and row[1][0].text not in _RELATIONS for row in rows
@@ -236,11 +209,10 @@ def _drop_parameter(tokens: Tokens) -> Tokens:
 
 
 def _flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Put the members of lists, also of assigned ones (``x=\\pm3``), in the place of the lists."""
+    """Put the members of lists, such as ``\\pm3``, in the place of the lists."""
     flat: list[Node] = []
     for node in nodes:
-        inner = node.value if isinstance(node, Equation) and is_simple_name(node.sides[0]) else node
-        flat += inner.items if isinstance(inner, Group) and inner.kind == "list" else [node]
+        flat += node.items if isinstance(node, Group) and node.kind == "list" else [node]
     return tuple(flat)
 
 
@@ -267,13 +239,12 @@ def _read_single(tokens: Tokens, depth: int) -> Node:
         _read_named_set,
         _read_operation,
         _read_congruence,
-        _read_relation,
-        _read_labeled,
-        _read_cycles,
-        _read_rows,
-        _read_vector,
         _read_brackets,
         _read_signs,
+        _read_relation,
+        _read_labeled,
+        _read_rows,
+        _read_vector,
         _read_ratio,
     ):
         if (node := reader(tokens, depth)) is not None:
@@ -304,16 +275,11 @@ def _read_named_set(tokens: Tokens, depth: int) -> Node | None:
     words = re.sub(r"\W", "", text.lower()) if is_words else ""
     if _REAL_TEXTS.fullmatch(words) or text == "\\mathbb R":
         return REALS
-    if words in _EMPTY_TEXTS or text in ("\\emptyset", "\\{\\}"):
+    if _EMPTY_TEXTS.fullmatch(words) or text in ("\\emptyset", "\\{\\}"):
         return EMPTY
     if _REALS_EXCEPT.match(text.replace(" ", "")):
-        rest = [token for token in tokens if token.kind != "word"]
-        named = any(token.text == "=" for token in rest)
-        unequal = Token("command", "ne")
-        rest = [unequal if token.text == "=" else token for token in rest]
-        return (
-            read_answer((*(() if named else (_LETTER_X, unequal)), *rest), depth) if rest else None
-        )
+        rest = split_at(tuple(token for token in tokens if token.kind != "word"), "=")[-1]
+        return read_answer((_LETTER_X, Token("command", "ne"), *rest), depth) if rest else None
     if half := _HALF_LINE.fullmatch(text):
         zero = make_leaf("0", ZERO)
         ends = (zero, INFINITY) if half[1] == "+" else (MINUS_INFINITY, zero)
@@ -326,16 +292,11 @@ def _read_operation(tokens: Tokens, depth: int) -> Node | None:
     if tokens[-1].text in (")", "]"):
         union = Token("command", "cup")
         tokens = tuple(union if token[:2] == ("letters", "U") else token for token in tokens)
-    for command, kind in (
-        ("cup", "union"),
-        ("cap", "cap"),
-        ("setminus", "setminus"),
-        ("oplus", "oplus"),
-    ):
+    for command in ("cup", "cap", "setminus", "oplus"):
         members = split_at(tokens, command)
         if len(members) > 1 and all(members):
             items = tuple(read_answer(member, depth) for member in members)
-            return (command == "cap" and _intersect(items)) or Group(kind, items)
+            return (command == "cap" and _intersect(items)) or Group(command, items)
     return None
 
 
@@ -361,24 +322,17 @@ def _read_relation(tokens: Tokens, depth: int) -> Node | None:
     if not operators:
         return None
     first = read_side(sides[0])
+    named = not sides[0] or is_simple_name(first)
     if "approx" in operators:
         exact = split_at(tokens, "approx")
         if operators[0] != "approx":
             return _read_single(exact[0], depth)
-        return read_answer(exact[1 if not sides[0] or is_simple_name(first) else 0], depth)
-    if operators == ["in"] and (not sides[0] or is_simple_name(first)):
+        return read_answer(exact[named], depth)
+    if (operators == ["in"] and named) or (operators == ["="] and not sides[0]):
         return read_answer(sides[1], depth)
-    if operators == ["="]:
-        if not sides[0]:
-            return read_answer(sides[1], depth)
-        if (
-            len(sides[0]) == 1
-            and sides[0][0].kind == "number"
-            and is_simple_name(read_side(sides[1]))
-        ):
-            sides = sides[::-1]
-    if operators == ["ne"] and sum(is_sign(token, "pm") for token in sides[1]) == 1:
-        return Group("list", tuple(_read_single(chosen, depth) for chosen in _choose_signs(tokens)))
+    is_number = first.tree is not None and first.tree[0] == "number"
+    if operators == ["="] and is_number and is_simple_name(read_side(sides[1])):
+        sides = sides[::-1]
     relation = Relation(tuple(map(read_side, sides)), tuple(operators))
     if set(operators) == {"="} and all(sides):
         return Equation(relation.sides, read_answer(sides[-1], depth))
@@ -394,31 +348,29 @@ def _read_relation(tokens: Tokens, depth: int) -> Node | None:
 def _read_interval(sides: list[Tokens], relation: Relation, depth: int) -> Group | None:
     """Read inequalities with one name alone between, above or below the bounds."""
     ways, closed = zip(*(_ORDER[operator] for operator in relation.operators), strict=True)
-    chain = list(zip(sides, relation.sides, strict=True))
-    if len(set(ways)) != 1 or not all(sides):
+    rising = slice(None, None, -1 if ways[0] == ">" else 1)
+    sides, names, closed = sides[rising], relation.sides[rising], closed[rising]
+    places = [
+        index
+        for index, side in enumerate(names)
+        if is_simple_name(side) or (side.tree and side.tree[0] == "call" and is_name(side))
+    ]
+    if len(set(ways)) > 1 or not all(sides) or len(sides) > 3:
         return None
-    if ways[0] == ">":
-        chain, closed = chain[::-1], closed[::-1]
-    bounds: list[Node] = []
-    names = []
-    for tokens, side in chain:
-        if is_simple_name(side) or (side.tree and side.tree[0] == "call" and is_name(side)):
-            names.append((len(bounds), side.text))
-        else:
-            bounds.append(read_answer(tokens, depth))
-    if len(names) != 1 or len(bounds) > 2 or (len(bounds) == 2 and names[0][0] != 1):
+    if places not in ([1], [len(sides) - 2]):
         return None
-    (position, name), *_ = names
-    if len(bounds) == 1:
-        bounds = [MINUS_INFINITY, *bounds] if position == 0 else [*bounds, INFINITY]
-        closed = (False, *closed) if position == 0 else (*closed, False)
+    (place,) = places
+    low = read_answer(sides[place - 1], depth) if place else MINUS_INFINITY
+    high = read_answer(sides[place + 1], depth) if sides[place + 1 :] else INFINITY
+    name = names[place].text
     if not all(
         isinstance(bound, Leaf) and bound.tree and ("symbol", name) not in walk(bound.tree)
-        for bound in bounds
+        for bound in (low, high)
     ):
         return None
-    brackets = "[" if closed[0] else "(", "]" if closed[1] else ")"
-    return Group("interval", tuple(bounds), *brackets, name=name, relation=relation)
+    left = "[" if place and closed[place - 1] else "("
+    right = "]" if closed[place:] == (True,) else ")"
+    return Group("interval", (low, high), left, right, name=name, relation=relation)
 
 
 def _read_labeled(tokens: Tokens, depth: int) -> Node | None:
@@ -445,37 +397,17 @@ def _read_labeled(tokens: Tokens, depth: int) -> Node | None:
     if not rest:
         return None
     name = " ".join(word for word in words if word not in ("the", "is", "a"))
-    return Equation((Side(name, None), read_side(rest)), read_answer(rest, depth))
+    return Equation((Leaf(name), read_side(rest)), read_answer(rest, depth))
 
 
-def _read_cycles(tokens: Tokens, depth: int) -> Leaf | None:
-    """Read a permutation ``(1\\;4)(2\\;3)``: each cycle begins with its least member."""
-    if not re.fullmatch(r"(?:\( (?:\d+ )+\) )+", join(tokens)):
-        return None
-    if any(
-        a.kind == b.kind == "number" and not b.space
-        for a, b in zip(tokens, tokens[1:], strict=False)
-    ):
-        return None
-    cycles = [cycle.split() for cycle in re.findall(r"\(([^)]*)\)", join(tokens))]
-    members = [member for cycle in cycles for member in cycle]
-    if len(members) < 2 or len(members) == len(cycles):
-        return None
-    turned = [cycle[(first := cycle.index(min(cycle))) :] + cycle[:first] for cycle in cycles]
-    texts = [" ".join(cycle) for cycle in turned]
-    return Leaf(
-        "cycles " + "; ".join(sorted(texts) if len(set(members)) == len(members) else texts)
-    )
-
-
-def _read_vector(tokens: Tokens, depth: int) -> Group | None:
+def _read_vector(tokens: Tokens, depth: int) -> Group | Leaf | None:
     """Read ``\\frac13(1,2,2)``, ``(1,2)+t(3,4)``, ``2\\mathbf{i}-3\\mathbf{j}``, ``A(1,2)``."""
     start = next((index for index, token in enumerate(tokens) if is_sign(token, "(", "[")), 0)
     if start and _NAMED_POINT.fullmatch(spell(tokens[:start])):
         point = _read_brackets(tokens[start:], depth)
         if isinstance(point, Group) and point.kind == "tuple":
             return replace(point, name=spell(tokens[:start]))
-    if unwrap(tokens)[0] or not any(
+    if unwrap(tokens)[0] not in ("", "begin") or not any(
         is_sign(token, ",", ";", "begin", "hat", "vec", "widehat", "overrightarrow")
         or (token.roman and token.text in ("i", "j", "k"))
         for token in tokens
@@ -486,6 +418,8 @@ def _read_vector(tokens: Tokens, depth: int) -> Group | None:
         return None
     (left, right, columns), components = vector
     items = tuple(make_leaf(str(component), component) for component in components)
+    if columns and len(items) == 1:
+        return items[0]
     return Group("matrix" if columns else "tuple", items, left, right, columns)
 
 
@@ -499,8 +433,7 @@ def _read_brackets(tokens: Tokens, depth: int) -> Node | None:
         return built
     members = split_at(inside, ",", ";")
     if left == "[" and re.fullmatch(r"\d[\d.]* (?:\d[\d.]* )+", join(inside)):
-        if all(token.space for token in inside[1:]):
-            members = [(token,) for token in inside]
+        members = [(token,) for token in inside]
     if len(members) > 1:
         items = [read_answer(member, depth) for member in members]
         rows = [item.items for item in items if isinstance(item, Group) and item.left == "["]
@@ -534,27 +467,18 @@ def _read_set_builder(inside: Tokens, depth: int) -> Node | None:
     return condition if not isinstance(condition, Leaf) else None
 
 
-def _choose_signs(tokens: Tokens) -> list[Tokens]:
-    """Return tokens with each sign of the first ``\\pm``, and of all others if one is ``\\mp``."""
-    together = any(is_sign(token, "mp") for token in tokens)
-    variants = []
-    for signs in ({"pm": "+", "mp": "-"}, {"pm": "-", "mp": "+"}):
-        chosen = list(tokens)
-        for index, token in enumerate(tokens):
-            if is_sign(token, "pm", "mp"):
-                chosen[index] = Token("sign", signs[token.text])
-                if not together:
-                    break
-        variants.append(tuple(chosen[chosen[0].text == "+" :]))
-    return variants
-
-
 def _read_signs(tokens: Tokens, depth: int) -> Node | None:
-    """Read both signs of ``\\pm``, and with it those of ``\\mp``."""
-    signs = [token.text for token in tokens if is_sign(token, "pm", "mp")]
-    if "pm" not in signs or len(signs) > 2:
+    """Read both signs of the first ``\\pm``, and with it those of ``\\mp``."""
+    places = [index for index, token in enumerate(tokens) if is_sign(token, "pm", "mp")]
+    signs = {tokens[index].text for index in places}
+    if "pm" not in signs or len(places) > 2:
         return None
-    variants = [read_answer(chosen, depth + 1) for chosen in _choose_signs(tokens)]
+    variants = []
+    for positive in ("pm", "mp"):
+        chosen = list(tokens)
+        for index in places if "mp" in signs else places[:1]:
+            chosen[index] = Token("sign", "+" if tokens[index].text == positive else "-")
+        variants.append(read_answer(tuple(chosen[chosen[0].text == "+" :]), depth + 1))
     return Group("list", _flatten(variants), name="\\pm")
 
 

@@ -97,6 +97,15 @@ _PARTS = {
     **{"eighth": 8, "ninth": 9, "tenth": 10, "twelfth": 12, "hundredth": 100, "thousandth": 1000},
     **{"millionth": 10**6, "billionth": 10**9},
 }
+NUMBER_WORDS = dict(
+    zip(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+        " fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy"
+        " eighty ninety".split(),
+        (*range(20), *range(20, 100, 10)),
+        strict=True,
+    )
+)
 PARTS = _PARTS | {f"{name}s": value for name, value in _PARTS.items()} | {"halves": 2}
 # Words that change what a number means, so that the words around it are neither unit nor label.
 OPERATIVE = (
@@ -105,15 +114,15 @@ OPERATIVE = (
     not no nor never without except but unless if when where whenever otherwise either neither maybe
     perhaps possibly probably than less more fewer greater least most by minus plus times divided
     multiplied over under below above between through until till to from per half double twice
-    triple thrice power root factorial point zero one two three four five six seven eight nine ten
-    eleven twelve twenty thirty forty fifty sixty seventy eighty ninety is are was were isn't aren't
-    isnt equals equal wrong incorrect false mod modulo modulus remainder cubed squared cube square
-    almost nearly around before after minimum maximum any other another instead rather or and then
-    else up down short within every each all none first second last next matrix grid negative
-    positive opposite reciprocal inverse outside beyond couple googol doubled tripled halved can
-    cannot can't could should must might may don't doesn't 不 非 没有 倍 半 负 не нет
+    triple thrice power root factorial point is are was were isn't aren't isnt equals equal wrong
+    incorrect false mod modulo modulus remainder cubed squared cube square almost nearly around
+    before after minimum maximum any other another instead rather or and then else up down short
+    within every each all none first second last next matrix grid negative positive opposite
+    reciprocal inverse outside beyond couple googol doubled tripled halved can cannot can't could
+    should must might may don't doesn't 不 非 没有 倍 半 负 не нет
     """.split()
     )
+    | NUMBER_WORDS.keys()
     | PARTS.keys()
     | SCALES.keys()
 )
@@ -121,8 +130,6 @@ OPERATIVE = (
 _LETTER_UNITS = frozenset("mgshLlVNJWKCAFTH")
 _SILENT = frozenset("the a an of in total exactly about approximately approx roughly only".split())
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
-
-
 DEGREES = (("deg", 1),)
 
 
@@ -202,7 +209,7 @@ def read_unit(tokens: Sequence[Token], glued: bool = False) -> Unit | None:
             return None
         elif token.kind == "letters" and not words:
             return None
-        elif lower not in _SILENT:
+        elif name not in _SILENT:
             words.append(lower.removesuffix("s") if len(lower) > 3 else lower)
     if not units or len(words) > 5:
         return None

@@ -1,43 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leaves of answers: numbers in digits and words, values with units, dates, times and codes."""
 
+import calendar
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from prime_ext.verifiers.math.answer_tree import Leaf, Node, is_sign, join, make_leaf, make_number
+from prime_ext.verifiers.math.answer_tree import (
+    Leaf,
+    Node,
+    PlainNumber,
+    is_sign,
+    join,
+    make_leaf,
+    make_number,
+)
 from prime_ext.verifiers.math.expressions import Unreadable, exact_value, read_expression
 from prime_ext.verifiers.math.notation import CURRENCIES, FUNCTIONS, Token, Tokens, spell
-from prime_ext.verifiers.math.numbers import PlainNumber
-from prime_ext.verifiers.math.units import OPERATIVE, PARTS, SCALES, Unit, read_unit
+from prime_ext.verifiers.math.units import NUMBER_WORDS, OPERATIVE, PARTS, SCALES, Unit, read_unit
 
 MAX_UNIT_TOKENS = 32
 MONEY = frozenset(CURRENCIES.values())
 MONEY_WORDS = {"rs": "INR", "usd": "USD", "eur": "EUR", "gbp": "GBP", "inr": "INR"}
 # What may begin the unit of a value, besides words and letters.
 _SUFFIXES = MONEY | frozenset("^ % permil min / ' \" mu Omega circ ( cdot frac".split())
-_MONTHS = {
-    name: number
-    for number, names in enumerate(
-        "january jan,february feb,march mar,april apr,may,june jun,july jul,august aug,"
-        "september sep sept,october oct,november nov,december dec".split(","),
-        1,
-    )
-    for name in names.split()
+_MONTHS = {"sept": 9} | {
+    name.lower(): number
+    for names in (calendar.month_name, calendar.month_abbr)
+    for number, name in enumerate(names)
+    if number
 }
 _DATE_WORDS = frozenset(", . th st nd rd the of s t h n r d".split())
-_DATE = re.compile(r"(\d{4})[-./](\d{1,2})[-./](\d{1,2})|(\d{1,2})[-./](\d{1,2})[-./](\d{4})")
+_DATE = re.compile(r"(\d{4})[-./](\d{1,2})[-./](\d{1,2})")
 _CODE = re.compile(r"\d+(?:\.\d+){2,}|\d+(?:-\d+)+|(?:\d{1,2}/){2}\d{2,4}")
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d(?::[0-5]\d)?))?(?:([ap])\.?m\.?)?")
-_NUMBER_WORDS = {
-    name: 10 * (index - 18) if index > 19 else index
-    for index, name in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
-        " fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy"
-        " eighty ninety".split()
-    )
-}
 # Two letters that are a word; any other two are a product.
 _TWO_LETTER_WORDS = frozenset(
     "am an as at be by do go he if in is it me my no of oh ok on or ox pi so to up us we".split()
@@ -45,7 +42,7 @@ _TWO_LETTER_WORDS = frozenset(
 # Patterns of the tokens after a value, each with a space after it.
 _PERCENT = re.compile(r"(?:%|percent|percentage|pct|per cent) (?:points? )?")
 _SMALL_SCALE = re.compile(r"(permil|per mille|basis points?) ")
-_OPERATION = re.compile(r"(squared|cubed|factorial) ")
+_OPERATION = re.compile(r"(squared|cubed) ")
 _SHARE = re.compile(r"(out of )\S|(in )[\d.]+ \Z")
 _REMAINDER = re.compile(r"r(?:emainder)? ([\d.]+) ")
 
@@ -53,11 +50,8 @@ _REMAINDER = re.compile(r"r(?:emainder)? ([\d.]+) ")
 def read_form(tokens: Tokens) -> Leaf | None:
     """Read dates, times and codes, whose digits and signs are not arithmetic."""
     bare = "".join(token.text for token in tokens).lower()
-    if match := _DATE.fullmatch(bare):
-        year, month, day, first, _, _ = match.groups()
-        if year and int(month) < 13 and int(day) < 32:
-            return Leaf(f"{year}-{int(month)}-{int(day)}")
-        return Leaf(bare) if first else None
+    if (match := _DATE.fullmatch(bare)) and int(match[2]) < 13 and int(match[3]) < 32:
+        return Leaf("-".join(str(int(part)) for part in match.groups()))
     if _CODE.fullmatch(bare) and not any(token.space for token in tokens[1:]):
         return Leaf(bare)
     if (match := _CLOCK.fullmatch(bare)) and (match[2] or match[3]):
@@ -80,10 +74,9 @@ def _make_clock(hour: str, minutes: str | None, half: str | None) -> Leaf:
     """Return a time; without am and pm it may be a ratio as well."""
     text = f"{int(hour)}:{minutes or '00'}"
     if half:
-        value = None if minutes else make_number(Fraction(hour))
+        leaf = Leaf(text) if minutes else make_number(Fraction(hour))
         full = f"{int(hour) % 12 + 12 * (half == 'p')}:{minutes or '00'}"
         reading = Leaf(full, unit=Unit(words=("24 h",)))
-        leaf = value or Leaf(text)
         return replace(leaf, text=text, unit=Unit(words=(f"{half}m",)), reading=reading)
     below = int((minutes or "0")[:2])
     return make_leaf(text, ("number", Fraction(int(hour), below))) if below else Leaf(text)
@@ -119,8 +112,8 @@ def _read_number_words(tokens: Tokens) -> Fraction | None:
     total = group = Fraction(0)
     last = ""
     for word in words[negative:]:
-        if word in _NUMBER_WORDS:
-            group += _NUMBER_WORDS[word]
+        if word in NUMBER_WORDS:
+            group += NUMBER_WORDS[word]
         elif word in SCALES and len(word) > 3 and last:
             group = (group or Fraction(1)) * SCALES[word]
             if SCALES[word] > 100:
@@ -235,7 +228,7 @@ def _apply_suffix(value: Leaf, tokens: Tokens, suffix: Tokens, glued: bool) -> L
     following = join(suffix).lower()
     if match := _OPERATION.fullmatch(following):
         exponent = ("number", Fraction(2 if match[1] == "squared" else 3))
-        tree = ("call", "factorial", tree) if match[1] == "factorial" else ("power", tree, exponent)
+        tree = ("power", tree, exponent)
         suffix = ()
     elif match := _SHARE.match(following):
         below = _read_value(suffix[2 if match[1] else 1 :])

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import STYLES, extract
+from prime_ext.verifiers.math.answer_tree import PlainNumber
 from prime_ext.verifiers.math.math_verifier import decide
 from prime_ext.verifiers.math.notation import normalize
-from prime_ext.verifiers.math.numbers import PlainNumber
 
 # Text that a policy could try as a loophole: LaTeX pieces in any order, and anything else.
 PIECES = st.sampled_from(

@@ -97,7 +97,7 @@ def test_the_verdict_says_what_was_found_and_why(verifier):
     assert (
         verdict.correct
         and verdict.extracted == r"\frac{1}{2}"
-        and verdict.detail == "equal numbers"
+        and verdict.detail == "equal by rules"
     )
     assert 0 < verdict.seconds
     assert verifier.verify_answer(r"\sqrt{8}", r"2\sqrt{2}").detail == "equal at sample points"
