@@ -63,6 +63,15 @@ not_planned() {
     exit 0
 }
 
+# refuse_idle_nodes: exit with an error if torchrun would start a run for several nodes on this one
+# only. TORCHRUN tells it which of them this is.
+refuse_idle_nodes() {
+    [[ -z "${TORCHRUN:-}" && "${NNODES:-1}" != 1 ]] || return 0
+    echo "${0##*/}: NNODES=$NNODES, and torchrun starts processes on this machine only; run it on every node, with" \
+        "TORCHRUN='--nnodes=$NNODES --node-rank=RANK --master-addr=ADDRESS' (docs/how_to/multi_node.md)" >&2
+    exit 2
+}
+
 # Overrides of a shrunk run, which come after those of the recipe.
 SHRUNK=()
 

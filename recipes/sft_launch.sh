@@ -5,9 +5,10 @@
 
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
+refuse_idle_nodes
 
 # launch_supervised MODULE OVERRIDES...: replace this shell by the training, one process for each
-# GPU.
+# GPU of this machine.
 # DRY_RUN=1 prints the command instead. With SHRINK=1 the same run makes two steps in one process on
 # the CPU, with an untrained tiny model and generated rows.
 launch_supervised() {

@@ -20,13 +20,14 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
-begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, TORCHRUN (options of torchrun;
-    default --standalone, for several nodes its rendezvous options)" "$@"
+begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, NNODES, TORCHRUN (options of
+    torchrun; default --standalone; for several nodes see docs/how_to/multi_node.md)" "$@"
 MODEL=$1
 DATA=$2
 shift 2
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
+refuse_idle_nodes
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/implicit_prm}
 ! shrink || OUTPUT_DIR=$OUTPUT_DIR/shrunk
 TORCHRUN=${TORCHRUN:---standalone}

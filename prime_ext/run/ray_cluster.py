@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,19 @@ def check_cluster(config: DictConfig) -> Iterable[str]:
     """Check that the cluster of a run answers, and that none is here which nobody has named.
 
     Ray waits for minutes for a dead one, deaf to signals, and joins one that ``ray start`` left.
+    A cluster that needs a token gets the one of this machine from here on.
     """
     address = find_address(config)
     if address is not None:
-        if address != "auto" and (problem := _try_connect(address)):
+        if address == "auto":
+            return
+        if problem := _try_connect(address):
             yield (
                 f"RAY_ADDRESS={address} does not answer ({problem}); start the cluster, correct the"
                 " address, or set RAY_ADDRESS=local to start Ray here"
             )
+        elif not address.startswith("ray://"):
+            yield from _match_token(address)
         return
     named = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
     if named == "local":
@@ -84,6 +90,71 @@ def _try_connect(address: str) -> str:
             return ""
     except (OSError, OverflowError) as error:
         return str(error)
+
+
+def _match_token(address: str) -> Iterable[str]:
+    """Turn tokens on if the cluster needs this machine's token; yield why it cannot be joined.
+
+    ``ray start --head`` turns them on where a token exists; ``ray.init`` with an address does not.
+    Ray itself would report a token that is missing as a failed connection.
+    """
+    mode = os.environ.get("RAY_AUTH_MODE", "").strip().lower()
+    if _accepts(address, ""):
+        if mode == "token":
+            # Both sides check tokens, so the run would wait for answers that it rejects.
+            yield (
+                f"RAY_AUTH_MODE=token is set, and the Ray cluster at {address} was started without"
+                " a token; unset it, or set it on all nodes before `ray start`"
+            )
+        return
+    token, source = _read_token()
+    if mode not in ("", "token"):
+        problem = f"RAY_AUTH_MODE={mode} is set"
+    elif not token:
+        problem = f"{source} has none"
+    elif not _accepts(address, token):
+        problem = f"that of {source} is not the cluster's"
+    else:
+        if not mode:
+            _turn_tokens_on()
+        return
+    yield (
+        f"the Ray cluster at {address} needs its token, and {problem}; set RAY_AUTH_MODE=token, and"
+        " RAY_AUTH_TOKEN_PATH to the file with its token (docs/how_to/multi_node.md)"
+    )
+
+
+def _turn_tokens_on() -> None:
+    """Let Ray send its token, in this process too, which may have read Ray's settings before."""
+    from ray._raylet import Config
+
+    os.environ["RAY_AUTH_MODE"] = "token"
+    Config.initialize("")
+
+
+def _read_token() -> tuple[str, str]:
+    """Return the token that Ray would send from here, empty if there is none, and where it is."""
+    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return token, "RAY_AUTH_TOKEN"
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
+    try:
+        return Path(path).expanduser().read_text().partition("\n")[0].strip(), path
+    except (OSError, UnicodeDecodeError):
+        return "", path
+
+
+def _accepts(address: str, token: str) -> bool:
+    """Return whether a cluster does not reject a request with this token, or, if empty, without."""
+    import grpc
+
+    sent = [("authorization", f"Bearer {token}")] if token else None
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        request = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")
+        try:
+            request(b"", metadata=sent, timeout=_CONNECT_SECONDS)
+        except grpc.RpcError as error:
+            return error.code() is not grpc.StatusCode.UNAUTHENTICATED
+    return True
 
 
 def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
@@ -153,6 +224,8 @@ def check_ray(config: DictConfig) -> Iterable[str]:
     elif trainer.device == "cpu" and not on_cpu:
         yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
     if find_address(config) is not None:
+        if trainer.nnodes > 1:
+            yield from _check_host_name()
         return
     if trainer.nnodes > 1:
         yield (
@@ -173,6 +246,23 @@ def check_ray(config: DictConfig) -> Iterable[str]:
                 f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {slots} logical GPU slots,"
                 " one for each rank"
             )
+
+
+def _check_host_name() -> Iterable[str]:
+    """Yield one line if gloo would bind to the loopback, where no other node can reach it."""
+    if os.environ.get("GLOO_SOCKET_IFNAME"):
+        return
+    name = socket.gethostname()
+    try:
+        found = str(socket.getaddrinfo(name, None)[0][4][0])
+    except OSError:
+        found = ""
+    if not found or ip_address(found.partition("%")[0]).is_loopback:
+        yield (
+            f"the host name {name} resolves to {found or 'no address'}, where other nodes cannot"
+            " reach gloo; export GLOO_SOCKET_IFNAME=INTERFACE (see `ip addr`) on every node before"
+            " `ray start`, and here"
+        )
 
 
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:

@@ -39,6 +39,8 @@ else:
     _Trainer = object
 
 SECONDS_UNTIL_KNOWN = 2.0
+# Ray counts five failed health checks, one every three seconds.
+SECONDS_UNTIL_NODES_KNOWN = 30.0
 SECONDS_BETWEEN_LOOKS = 5.0
 SECONDS_TO_END = 60.0
 
@@ -110,18 +112,15 @@ class GuardedRunMixin(_Trainer):
         if not self.config.trainer.get("val_only", False):
             self._transcripts.resume(self.global_steps)
         workers = find_workers(self, agent_loop_manager)
+        nodes = list_nodes() if self.config.trainer.nnodes > 1 else {}
         try:
             with DeathWatch(workers), trainer_base.replace_loggers(loggers):
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
         except Exception as error:
-            # Failed rollouts and the like may follow from a dead worker; Ray learns of it late.
-            time.sleep(SECONDS_UNTIL_KNOWN)
-            death = ""
-            with suppress(Exception):  # Ray itself may be gone.
-                death = find_death(workers)
-            if death:
+            # Failed rollouts and the like may follow from a dead worker or node.
+            if death := await_death(workers, nodes):
                 raise WorkerDied(death) from error
             raise
 
@@ -277,6 +276,25 @@ def find_death(workers: Mapping[str, Any]) -> str:
                 r'error_message: "(.*?)(?: Some common causes|")', str(state["DeathCause"])
             )
             return f"the {name} died ({cause[1][:200] if cause else 'no reason given'})"
+    return ""
+
+
+def list_nodes() -> dict[str, str]:
+    """Return the addresses of all living nodes by their ids."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+
+
+def await_death(workers: Mapping[str, Any], nodes: Mapping[str, str]) -> str:
+    """Return which node or named worker is dead; empty if none is when Ray must know of it."""
+    end = time.monotonic() + (SECONDS_UNTIL_NODES_KNOWN if nodes else 0.0)
+    with suppress(Exception):  # Ray itself may be gone.
+        while True:
+            time.sleep(SECONDS_UNTIL_KNOWN)
+            living = list_nodes() if nodes else {}
+            if dead := [address for name, address in nodes.items() if name not in living]:
+                return f"the node {', '.join(dead)} died"
+            if (death := find_death(workers)) or time.monotonic() >= end:
+                return death
     return ""
 
 

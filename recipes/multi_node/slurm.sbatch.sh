@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Any recipe on several nodes under SLURM: one Ray head, workers by srun, the recipe, and a cleanup
-# of all Ray processes.
+# Any RL recipe on several nodes under SLURM: one Ray head, workers by srun, the recipe, and a
+# cleanup of all Ray processes.
 #
 #   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh RECIPE [words ...]
 #   sbatch --nodes=4 --gpus-per-node=8 --exclusive recipes/multi_node/slurm.sbatch.sh recipes/prime/run_eurus2-7b_fsdp.sh
@@ -9,7 +9,9 @@
 # Submit from the root of this repository, with the Python environment activated or in .venv, or
 # with PYTHON set. All nodes must see the repository, data, models and OUTPUT_DIR at the same paths.
 # The environment of sbatch reaches all nodes; NNODES is the job's number of nodes, N_GPUS the value
-# of --gpus-per-node. Give partition, account, time and memory to sbatch.
+# of --gpus-per-node. Give partition, account, time and memory to sbatch. Export NCCL_SOCKET_IFNAME
+# and GLOO_SOCKET_IFNAME, the network interface between the nodes; gloo needs it where a host name
+# resolves to 127.0.1.1.
 # 300 s before the time limit (USR1) the recipe gets TERM and the job is queued again; it resumes
 # from its last checkpoint, so set SAVE_FREQ to the steps that may be lost. After preemption or the
 # failure of a node, SLURM itself queues the job again. A recipe that fails ends the job with its
@@ -28,7 +30,7 @@
 set -euo pipefail
 
 if [[ $# -lt 1 || "$1" == "-h" || "$1" == "--help" ]]; then
-    sed -n '/^# Any recipe on/,/^#SBATCH/p' "${BASH_SOURCE[0]}" | grep '^# \|^#$' | cut -c3-
+    sed -n '/^# Any RL recipe on/,/^#SBATCH/p' "${BASH_SOURCE[0]}" | grep '^# \|^#$' | cut -c3-
     echo "Knobs (environment): PROJECT_ROOT PYTHON RAY N_GPUS NUM_CPUS HEAD_IP PORT WAIT REQUEUE DRY_RUN"
     [[ $# -ge 1 ]] && exit 0 || exit 2
 fi
@@ -56,8 +58,10 @@ if dry_run && [[ -z "${SLURM_JOB_NODELIST:-}" ]]; then
 else
     [[ -n "${SLURM_JOB_NODELIST:-}" ]] || fail "this is not a SLURM job; submit it with sbatch, or set DRY_RUN=1"
     mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-    # This script runs on the first node.
-    HEAD_IP=${HEAD_IP:-$(hostname --ip-address | awk '{print $1}')}
+    # This script runs on the first node, whose name may resolve to 127.0.1.1.
+    HEAD_IP=${HEAD_IP:-$(hostname -I | awk '{for (i = 1; i <= NF; i++) if ($i !~ /^127\./) {print $i; exit}}' || true)}
+    [[ -n "$HEAD_IP" && "$HEAD_IP" != 127.* ]] ||
+        fail "HEAD_IP=$HEAD_IP: other nodes cannot reach it; set HEAD_IP to the address of this node in their network"
 fi
 export NNODES=${#NODES[@]} RAY_ADDRESS=$HEAD_IP:$PORT
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"

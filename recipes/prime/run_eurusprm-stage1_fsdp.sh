@@ -19,7 +19,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 0 "MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER
+begin 0 "MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS NNODES TOKENS_PER_GPU SAVE_FREQ LOGGER
     DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 # shellcheck source=recipes/eurusprm.sh
 source "$PROJECT_ROOT/recipes/eurusprm.sh"

@@ -21,7 +21,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 2 "OUTPUT_DIR FORMAT (pspo prm800k math_shepherd chains) N_GPUS BATCH EFFECTIVE_BATCH LR EPOCHS
+begin 2 "OUTPUT_DIR FORMAT (pspo prm800k math_shepherd chains) N_GPUS NNODES BATCH EFFECTIVE_BATCH LR EPOCHS
     MAX_LENGTH DEVICE DTYPE DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 MODEL=$1
 STEPS=$2
@@ -35,8 +35,9 @@ EFFECTIVE_BATCH=${EFFECTIVE_BATCH:-2048}
 # shellcheck source=recipes/sft_launch.sh
 source "$PROJECT_ROOT/recipes/sft_launch.sh"
 
-if ((EFFECTIVE_BATCH % (BATCH * N_GPUS))); then
-    echo "EFFECTIVE_BATCH=$EFFECTIVE_BATCH is not a multiple of BATCH=$BATCH times N_GPUS=$N_GPUS" >&2
+devices=$((N_GPUS * ${NNODES:-1}))
+if ((EFFECTIVE_BATCH % (BATCH * devices))); then
+    echo "EFFECTIVE_BATCH=$EFFECTIVE_BATCH is not a multiple of BATCH=$BATCH times N_GPUS=$N_GPUS times NNODES=${NNODES:-1}" >&2
     exit 2
 fi
 if shrink; then
@@ -59,7 +60,7 @@ launch_supervised prime_ext.step_rm.train \
     optim.epochs="${EPOCHS:-10}" \
     optim.warmup_ratio=0.05 \
     optim.batch_size="$BATCH" \
-    optim.accumulation="$((EFFECTIVE_BATCH / (BATCH * N_GPUS)))" \
+    optim.accumulation="$((EFFECTIVE_BATCH / (BATCH * devices)))" \
     trainer.output_dir="$OUTPUT_DIR" \
     trainer.device="${DEVICE:-cuda}" \
     trainer.dtype="${DTYPE:-bfloat16}" \

@@ -4,6 +4,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -34,7 +35,13 @@ STAND_INS = {
     "ray": BLOCK,
     "python": LOG + WAIT_FOR_NODES,
     "scontrol": LOG + 'if [[ "$1" == show ]]; then printf "n0\\nn1\\nn2\\n"; fi\n',
-    "hostname": '#!/usr/bin/env bash\necho "10.0.0.7 fe80::1"\n',
+    # As on Debian and Ubuntu.
+    "hostname": """#!/usr/bin/env bash
+case "$*" in
+    -I) echo "127.0.0.53 10.0.0.7 fe80::1 " ;;
+    --ip-address) echo "127.0.1.1" ;;
+esac
+""",
 }
 RECIPE = LOG + 'echo "RAY_ADDRESS=$RAY_ADDRESS NNODES=$NNODES N_GPUS=${N_GPUS:-}" >> "$CALLS"\n'
 JOB = {"SLURM_JOB_NODELIST": "n[0-2]", "SLURM_JOB_ID": "41", "SLURM_GPUS_ON_NODE": "h100:8"}
@@ -72,11 +79,10 @@ class Machine:
         path.chmod(0o755)
         return path
 
-    def start(self, *words, **knobs):
+    def start(self, *words, stderr=None, **knobs):
         command = ["bash", str(RECIPES / "multi_node" / "slurm.sbatch.sh"), *map(str, words)]
-        return subprocess.Popen(
-            command, env={**self.environment, **knobs}, stdout=subprocess.DEVNULL
-        )
+        environment = {**self.environment, **knobs}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
 
     def calls(self):
         return self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
@@ -108,6 +114,42 @@ def test_slurm_starts_the_head_then_workers_then_the_recipe(machine):
     assert set(calls[3:6]) == workers | {third}
     assert calls[6:8] == ["recipe a=1", f"RAY_ADDRESS={address} NNODES=3 N_GPUS=8"]
     assert [call.split()[0] for call in calls[8:]] == ["ended"] * 3
+
+
+@pytest.mark.parametrize(
+    ("addresses", "knobs"), [("127.0.0.1", {}), ("", {}), ("10.0.0.7", {"HEAD_IP": "127.0.1.1"})]
+)
+def test_addresses_that_other_nodes_cannot_reach_are_refused(machine, addresses, knobs):
+    machine.write("hostname", f'#!/usr/bin/env bash\necho "{addresses}"\n')
+    process = machine.start("recipe", stderr=subprocess.PIPE, **knobs)
+    (line,) = process.communicate(timeout=600)[1].decode().splitlines()
+    assert process.returncode == 2 and "other nodes cannot reach it; set HEAD_IP" in line
+    assert not any(call.startswith("srun") for call in machine.calls())
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("prime/run_eurus2-7b_sft_fsdp.sh", ["train.parquet"]),
+        ("pspo_wrs/run_abel-7b_sft_fsdp.sh", ["model", "train.parquet"]),
+        ("prime/run_eurusprm-stage1_fsdp.sh", []),
+        ("pspo_wrs/run_bert-large_step-rm_ddp.sh", ["model", "steps.parquet"]),
+    ],
+)
+def test_torchrun_leaves_no_node_idle(tmp_path, script, words):
+    knobs = {"NNODES": "4", "DRY_RUN": "1", "OUTPUT_DIR": str(tmp_path / "out")}
+    command = ["bash", str(RECIPES / script), *words]
+
+    def run(**more):
+        environment = {**os.environ, "PYTHON": sys.executable, **knobs, **more}
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    refused = run()
+    (line,) = refused.stderr.splitlines()
+    assert refused.returncode == 2 and "NNODES=4, and torchrun starts processes on this" in line
+    options = "--nnodes=4 --node-rank=1 --master-addr=10.0.0.1"
+    started = run(TORCHRUN=options)
+    assert started.returncode == 0 and f" {options} --nproc-per-node " in started.stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from itertools import islice
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
 
@@ -103,7 +103,12 @@ def make(tmp_path, monkeypatch):
     made = []
 
     def make(data=MappingProxyType({}), path="org/model", **changes):
-        trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
+        trainer = {
+            "default_local_dir": str(tmp_path),
+            "resume_mode": "auto",
+            "nnodes": 1,
+            **changes,
+        }
         keep = dict.fromkeys(
             ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name")
         )
@@ -237,6 +242,23 @@ def test_a_workers_death_ends_whatever_the_trainer_waits_for(make, monkeypatch, 
     ):
         trainer.fit(workers)
     assert time.monotonic() - start < 10
+
+
+def test_an_error_after_the_loss_of_a_node_names_it(make, monkeypatch, states):
+    monkeypatch.setattr(guarded_run, "SECONDS_UNTIL_NODES_KNOWN", 0.5)
+    kinds = {"NodeManagerAddress": "10.0.0.2", "Alive": True}
+    # The first of these was lost in an earlier run, at the same address.
+    nodes = [{"NodeID": name, **kinds} for name in "abc"]
+    nodes[0]["Alive"] = False
+    monkeypatch.setattr(guarded_run.ray, "nodes", lambda: nodes)
+    trainer = make(nnodes=2)
+    trainer.fails = RuntimeError("Connection reset by peer")
+    workers = SimpleNamespace(agent_loop_workers=[])
+    with pytest.raises(RuntimeError, match="^Connection reset by peer$"):
+        trainer.fit(workers)
+    trainer.waits = lambda: Timer(0.1, lambda: nodes[2].update(Alive=False)).start()
+    with pytest.raises(WorkerDied, match=r"^the node 10\.0\.0\.2 died$"):
+        trainer.fit(workers)
 
 
 def test_a_run_that_a_signal_cannot_end_is_ended():

@@ -5,8 +5,10 @@ import os
 import socket
 import sys
 import types
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
+import grpc
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -124,6 +126,7 @@ def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, capsys, words,
 def test_several_nodes_need_an_address_and_a_running_cluster_nothing(monkeypatch):
     (problem,) = check_ray(composed(*NODE, "trainer.nnodes=2"))
     assert problem.startswith("trainer.nnodes=2 needs a Ray cluster of 2 nodes")
+    monkeypatch.setattr(socket, "gethostname", lambda: "10.0.0.1")
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     assert list(check_ray(composed(*NODE, "trainer.nnodes=2", AUTO))) == []
 
@@ -201,11 +204,36 @@ def start(tmp_path, monkeypatch):
     return run
 
 
+class Head(grpc.GenericRpcHandler):
+    """A head of Ray that answers requests, or, with a token, only those with this token."""
+
+    def __init__(self, token=""):
+        self._needed = ("authorization", f"Bearer {token}") if token else None
+
+    def service(self, details):
+        def answer(request, context):
+            if self._needed and self._needed not in details.invocation_metadata:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken: missing or wrong")
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@contextmanager
+def run_head(token=""):
+    """Yield the port of a head."""
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Head(token)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None).wait()
+
+
 @pytest.fixture
 def port():
-    """Return a port at which something answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+    """Return the port of a head without a token."""
+    with run_head() as port:
+        yield port
 
 
 def test_user_modules_reach_the_workers_of_a_running_cluster(start, monkeypatch, port):
@@ -254,3 +282,69 @@ def test_dead_and_foreign_clusters_are_named_before_ray_waits(
     config = OmegaConf.create({"ray_kwargs": {"ray_init": {"_temp_dir": str(tmp_path)}}})
     problems = [*check_cluster(config)]
     assert [said.format(port=port) in problem for problem in problems] == ([True] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("known", "environment", "said"),
+    [
+        # Ray turns tokens on by itself only for a cluster that it starts.
+        ("right", {}, ""),
+        ("", {"RAY_AUTH_TOKEN": "right"}, ""),
+        ("right\nrest", {"RAY_AUTH_MODE": "Token"}, ""),
+        ("", {}, "needs its token, and ~/.ray/auth_token has none; set RAY_AUTH_MODE=token, and"),
+        ("wrong", {}, "needs its token, and that of ~/.ray/auth_token is not the cluster's; set"),
+        ("right", {"RAY_AUTH_TOKEN": "wrong"}, "that of RAY_AUTH_TOKEN is not the cluster's; set"),
+        ("right", {"RAY_AUTH_TOKEN_PATH": "/no/file"}, "and /no/file has none; set"),
+        ("right", {"RAY_AUTH_MODE": "disabled"}, "and RAY_AUTH_MODE=disabled is set; set"),
+    ],
+)
+def test_a_run_sends_the_token_that_its_cluster_needs(
+    monkeypatch, tmp_path, known, environment, said
+):
+    file = tmp_path / ".ray" / "auth_token"
+    file.parent.mkdir()
+    file.write_text(known)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    # Ray's own settings would be those of the tests that follow.
+    monkeypatch.setattr(
+        "ray._raylet.Config", types.SimpleNamespace(initialize=lambda settings: None)
+    )
+    for name, value in {**environment, "HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    with run_head("right") as port:
+        problems = [*check_cluster(get_config(address=f"127.0.0.1:{port}"))]
+    if said:
+        (problem,) = problems
+        assert said in problem and "\n" not in problem
+    else:
+        assert problems == [] and os.environ["RAY_AUTH_MODE"].lower() == "token"
+
+
+def test_tokens_stay_off_where_the_cluster_has_none(monkeypatch, port):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "any")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    config = get_config(address=f"127.0.0.1:{port}")
+    assert [*check_cluster(config)] == [] and "RAY_AUTH_MODE" not in os.environ
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    (problem,) = check_cluster(config)
+    assert "was started without a token; unset it" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "interface", "said"),
+    [
+        ("127.0.1.1", "", "host name 127.0.1.1 resolves to 127.0.1.1, where other nodes cannot"),
+        ("::1", "", "resolves to ::1,"),
+        ("no name", "", "resolves to no address,"),
+        ("127.0.1.1", "eth0", ""),
+        ("10.0.0.1", "", ""),
+    ],
+)
+def test_gloo_needs_an_interface_where_a_name_is_the_loopback(monkeypatch, name, interface, said):
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+    problems = [*check_ray(composed(*NODE, "trainer.nnodes=2", AUTO))]
+    assert [said in problem for problem in problems] == ([True] if said else [])
+    # A run on one node does not need it.
+    assert [*check_ray(composed(*NODE, AUTO))] == []
