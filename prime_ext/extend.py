@@ -89,12 +89,12 @@ def _name_errors(
         try:
             value = function(*arguments, **options)
         except Exception as error:
-            said = " ".join(str(error).split())[:200]
-            raise UserFunctionFailed(f"{what} failed: {type(error).__name__}: {said}") from error
-        wanted = tuple(shape(*arguments))
-        if not isinstance(value, torch.Tensor) or tuple(value.shape) != wanted:
+            message = " ".join(str(error).split())[:200]
+            raise UserFunctionFailed(f"{what} failed: {type(error).__name__}: {message}") from error
+        expected = tuple(shape(*arguments))
+        if not isinstance(value, torch.Tensor) or tuple(value.shape) != expected:
             got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-            raise UserFunctionFailed(f"{what} must return a tensor of shape {wanted}, got {got}")
+            raise UserFunctionFailed(f"{what} must return a tensor of shape {expected}, got {got}")
         return value
 
     return call

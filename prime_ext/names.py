@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Source = Literal["outcome", "process", "turns"]
-StepScore = Literal["none", "sigmoid"]
+StepScoreName = Literal["none", "sigmoid"]
 Accumulation = Literal["mean", "geometric", "min"]
 SingleStep = Literal["zero", "keep"]
 RewardPosition = Literal["last_token", "step_ends", "tokens"]

@@ -14,7 +14,7 @@ from prime_ext.algorithms.returns import apply_mask, upcast
 
 
 @dataclass(frozen=True)
-class StepScore:
+class StepScoreFunction:
     """The score p_k of a step from x_k, the sum of beta * q_t over it.
 
     With a PRM trained by cross-entropy, x_k is what step k adds to the log-odds of success (PRIME,
@@ -30,7 +30,7 @@ class StepScore:
             separates them.
     """
 
-    name: names.StepScore = "none"
+    name: names.StepScoreName = "none"
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
@@ -79,12 +79,12 @@ def accumulate(
     return apply_mask(MODES[mode](score_BS, mask_BS), mask_BS.any(-1))
 
 
-def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
+def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, problem: str) -> None:
     """Raise ValueError that names the first of these scores, with its row and step."""
     if bad_BS.any():
         row, step = bad_BS.nonzero()[0].tolist()
         raise ValueError(
-            f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{said}"
+            f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{problem}"
         )
 
 

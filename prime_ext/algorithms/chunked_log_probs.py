@@ -87,29 +87,29 @@ class _ChunkedLogProbs(torch.autograd.Function):
         # Summed over chunks in float32, whatever the dtype of the weights.
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=log_sum_N.dtype) if need_weight else None
         for start in range(0, len(target_N), ctx.chunk):
-            part = slice(start, start + ctx.chunk)
-            log_p_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature)
-            log_p_CV.sub_(highest_N[part, None]).sub_(log_sum_N[part, None])
+            rows = slice(start, start + ctx.chunk)
+            log_p_CV = _logits(hidden_NH[rows], weight_VH, ctx.temperature)
+            log_p_CV.sub_(highest_N[rows, None]).sub_(log_sum_N[rows, None])
             if entropy_grad_N is None:
-                slope_CV = log_p_CV.exp_().mul_(-grad_N[part, None])
+                slope_CV = log_p_CV.exp_().mul_(-grad_N[rows, None])
             else:
                 # d entropy / d logits = -p (log p + entropy)
-                factor_CV = (log_p_CV + entropy_N[part, None]).mul_(-entropy_grad_N[part, None])
+                factor_CV = (log_p_CV + entropy_N[rows, None]).mul_(-entropy_grad_N[rows, None])
                 if grad_N is not None:
-                    factor_CV.sub_(grad_N[part, None])
+                    factor_CV.sub_(grad_N[rows, None])
                 slope_CV = log_p_CV.exp_().mul_(factor_CV)
                 del factor_CV
             if grad_N is not None:
                 # d log p(target) / d logits = onehot(target) - p
                 slope_CV.scatter_add_(
-                    1, target_N[part, None], grad_N[part, None].to(slope_CV.dtype)
+                    1, target_N[rows, None], grad_N[rows, None].to(slope_CV.dtype)
                 )
             if ctx.temperature != 1.0:
                 slope_CV.div_(ctx.temperature)
             if grad_hidden_NH is not None:
-                grad_hidden_NH[part] = slope_CV.to(weight_VH.dtype) @ weight_VH
+                grad_hidden_NH[rows] = slope_CV.to(weight_VH.dtype) @ weight_VH
             if grad_weight_VH is not None:
-                _add_product(grad_weight_VH, slope_CV.T, hidden_NH[part])
+                _add_product(grad_weight_VH, slope_CV.T, hidden_NH[rows])
             del slope_CV, log_p_CV
         if grad_weight_VH is not None:
             grad_weight_VH = grad_weight_VH.to(weight_VH.dtype)

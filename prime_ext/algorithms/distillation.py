@@ -86,11 +86,11 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
         ctx.chunk = chunk
         ctx.slope = _compile(_slope) if fused else _slope
         measure = _compile(_measure) if fused else _measure
-        parts = zip(
+        chunks = zip(
             *(value.split(chunk) for value in (logits_NV, token_N1, *target_logits)), strict=True
         )
         log_prob_N1, kl_NJ, log_sum_NK = map(
-            torch.cat, zip(*(measure(*part) for part in parts), strict=True)
+            torch.cat, zip(*(measure(*tensors) for tensors in chunks), strict=True)
         )
         ctx.save_for_backward(logits_NV, token_N1, log_sum_NK, kl_NJ, *target_logits)
         return log_prob_N1, kl_NJ
@@ -101,8 +101,8 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
         logits_NV, token_N1, log_sum_NK, kl_NJ, *target_logits = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
         values = (grad_NV, logits_NV, token_N1, log_sum_NK, kl_NJ, grad_N1, grad_NJ, *target_logits)
-        for grad_CV, *part in zip(*(value.split(ctx.chunk) for value in values), strict=True):
-            grad_CV.copy_(ctx.slope(*part))
+        for grad_CV, *tensors in zip(*(value.split(ctx.chunk) for value in values), strict=True):
+            grad_CV.copy_(ctx.slope(*tensors))
         return grad_NV, *(None,) * (3 + len(target_logits))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from prime_ext.algorithms.accumulation import StepScore
+from prime_ext.algorithms.accumulation import StepScoreFunction
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
 from prime_ext.algorithms.returns import apply_mask, mark_last_token, upcast
 from prime_ext.algorithms.steps import StepSpans, place_at_ends, sum_over_steps
@@ -68,7 +68,7 @@ class ProcessShaping:
 
     granularity: Literal["token", "step", "turn", "response"] = "token"
     credit: Credit = "sum"
-    score: StepScore = field(default_factory=StepScore)
+    score: StepScoreFunction = field(default_factory=StepScoreFunction)
     chain: ChainReward = ChainReward(accumulation="none")
     reward_position: RewardPosition = "last_token"
 
@@ -91,7 +91,7 @@ class ProcessShaping:
         if self.chain.accumulation == "none" or self.reward_position == "step_ends":
             score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
             paid_BT = place_at_ends(
-                pay_steps(score_BS, spans.mask_BS, self.chain, self.credit), spans
+                compute_step_rewards(score_BS, spans.mask_BS, self.chain, self.credit), spans
             )
             return paid_BT, place_at_ends(spans.mask_BS.float(), spans)
         where_BT = last_BT if self.reward_position == "last_token" else mask_BT
@@ -105,7 +105,7 @@ class ProcessShaping:
         )
 
 
-def pay_steps(
+def compute_step_rewards(
     score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: Credit
 ) -> torch.Tensor:
     """Compute the reward at the end of each step, ``(B, S)``, 0 without a step.

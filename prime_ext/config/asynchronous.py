@@ -61,10 +61,10 @@ def check_async(config: DictConfig) -> Iterable[str]:
     rollout = policy.rollout
     prompts = config.data.train_batch_size
     sync_step = separate.parameter_sync_step
-    wanted = sync_step * policy.actor.ppo_mini_batch_size
-    if prompts != wanted:
+    expected = sync_step * policy.actor.ppo_mini_batch_size
+    if prompts != expected:
         product = f"{_SYNC_STEP}={sync_step} times {key}.actor.ppo_mini_batch_size"
-        yield f"data.train_batch_size={prompts} must be {wanted}, which is {product}"
+        yield f"data.train_batch_size={prompts} must be {expected}, which is {product}"
     if (servers := rollout_ranks(config)) < 1:
         yield (
             f"{key}.rollout.nnodes={rollout.nnodes} with n_gpus_per_node={rollout.n_gpus_per_node}:"

@@ -29,7 +29,7 @@ from prime_ext.names import (
     Credit,
     RewardPosition,
     SingleStep,
-    StepScore,
+    StepScoreName,
     TextSplitter,
     list_estimators,
     list_plain_shapes,
@@ -209,7 +209,7 @@ class StepRewardSettings(_PaidSteps):
 
     form: Literal["steps"]
     granularity: Literal["step", "turn", "response"]
-    step_score: StepScore
+    step_score: StepScoreName
     step_score_scale: Positive
 
     def problems(self) -> Iterable[str]:

@@ -234,9 +234,9 @@ class PRMSettings(Section):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
         """Build from the resolved section ``prm``, trained or not. Raises SettingsError."""
-        own = {key: value for key, value in values.items() if key not in PRM_SECTIONS}
-        kind = PRMSettings if own.get("update_mode") == "none" else TrainedPRMSettings
-        settings = read(kind, own, "prm")
+        prm_values = {key: value for key, value in values.items() if key not in PRM_SECTIONS}
+        kind = PRMSettings if prm_values.get("update_mode") == "none" else TrainedPRMSettings
+        settings = read(kind, prm_values, "prm")
         refuse(settings.problems())
         return settings
 

@@ -29,12 +29,12 @@ def read_keys(variant: str) -> dict[str, Any]:
     process = composed.prime.process
     anchor = composed.prime.anchor
     prm = prm_section(composed)
-    own = OmegaConf.load(VARIANTS_FOLDER / f"{variant}.yaml")
+    file_keys = OmegaConf.load(VARIANTS_FOLDER / f"{variant}.yaml")
     chosen = {"prime": {"process": process, "anchor": anchor}} | (
         {} if prm is None else {"prm": prm}
     )
     merged = OmegaConf.to_container(
-        OmegaConf.merge(chosen, {key: own[key] for key in own if key != "defaults"})
+        OmegaConf.merge(chosen, {key: file_keys[key] for key in file_keys if key != "defaults"})
     )
     keys = {key: value for key, value in walk_items(merged) if not isinstance(value, dict)}
     return {

@@ -141,7 +141,9 @@ def load(settings: OfflineSettings) -> tuple[list[PromptGroup], list[PromptGroup
 def normalize_prompt(group: PromptGroup) -> str:
     """Return what prompts share that differ in white space only."""
     messages = wrap_prompt(group.prompt)
-    return json.dumps([[one["role"], " ".join(one["content"].split())] for one in messages])
+    return json.dumps(
+        [[message["role"], " ".join(message["content"].split())] for message in messages]
+    )
 
 
 def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
@@ -278,7 +280,7 @@ def _train(config: "DictConfig", settings: OfflineSettings) -> None:
             "prompts": len(trainer.data),
             "responses": count_examples(trainer.data),
             "validation": trainer.final_metrics,
-            "settings": {name: part for name, part in values.items() if name != "trainer"},
+            "settings": {name: section for name, section in values.items() if name != "trainer"},
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }

@@ -49,7 +49,8 @@ def epoch_batches(n_groups: int, prompts_per_step: int, seed: int, epoch: int) -
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_groups)
     return [
-        part.tolist() for part in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))
+        prompts.tolist()
+        for prompts in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))
     ]
 
 

@@ -29,7 +29,7 @@ from prime_ext.prm import fields
 from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.step.rollouts import Rollouts
-from prime_ext.step.scorer import Scored, measure_pairs, measure_sums
+from prime_ext.step.scorer import ScoredRollouts, measure_pairs, measure_sums
 from prime_ext.step.store import RolloutStore, replay_key
 from prime_ext.utils.timing import add_seconds
 
@@ -46,7 +46,7 @@ NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0
 
 
 @dataclass(frozen=True)
-class Scores:
+class TokenLogProbs:
     """Log-probabilities of the responses' tokens by PRM and reference, ``(B, T)`` each.
 
     ``mini_batch_B`` numbers the mini-batches where they are of training forward passes: the PRM
@@ -90,31 +90,31 @@ class PRMBatch:
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoringPasses:
     """Scores that become rewards, scores before and after the PRM's update, and its metrics."""
 
-    rewards: Scores
-    before: Scores | None = None
-    after: Scores | None = None
+    rewards: TokenLogProbs
+    before: TokenLogProbs | None = None
+    after: TokenLogProbs | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
+def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> ScoringPasses:
     """``after``: the rewards are of a PRM that has not seen these outcomes."""
     before = prm.score(batch)
     metrics = prm.update(batch, before)
-    return Scoring(before, before, prm.score(batch) if measures else None, metrics)
+    return ScoringPasses(before, before, prm.score(batch) if measures else None, metrics)
 
 
-def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
+def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> ScoringPasses:
     """``interleaved``: the training forward passes score ("single forward" of PRIME's code)."""
     metrics = prm.update(batch, keeps_scores=True)
     # The nearest to "before" that it has.
     during = prm.fetch_training_scores(batch)
-    return Scoring(during, during, prm.score(batch) if measures else None, metrics)
+    return ScoringPasses(during, during, prm.score(batch) if measures else None, metrics)
 
 
-def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
+def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> ScoringPasses:
     """``before``: the rewards are of a PRM that has seen these outcomes, PRIME's double forward."""
     distils = prm.prime.distils
     needed = measures or PRM_LOSSES[prm.settings.loss].needs_scores
@@ -126,12 +126,12 @@ def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Sco
         before = prm.fetch_training_scores(batch)
     if before is not None and distils:
         # Nobody reads rewards of tokens.
-        return Scoring(before, before, None, metrics)
+        return ScoringPasses(before, before, None, metrics)
     after = prm.score(batch)
-    return Scoring(after, before, after, metrics)
+    return ScoringPasses(after, before, after, metrics)
 
 
-ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
+ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], ScoringPasses]] = {
     "after": score_then_update,
     "interleaved": score_in_update,
     "before": update_then_score,
@@ -208,12 +208,12 @@ class FrozenPRM:
             else self.settings.beta * noise
         )
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Compute the reference, then the scores."""
         batch = self.build_batch(rollouts)
         self.write_reference(batch)
         scores = self.score(batch)
-        return self.compute_rewards(batch, Scoring(scores, before=scores))
+        return self.compute_rewards(batch, ScoringPasses(scores, before=scores))
 
     def build_batch(self, rollouts: Rollouts) -> PRMBatch:
         """Return the rows of a step alone."""
@@ -245,7 +245,7 @@ class FrozenPRM:
                 workers = self.reference_workers if kind == "frozen" else self.workers
                 self._score(workers, rows, batch, fields.REFERENCE_LOG_PROBS, **options)
 
-    def score(self, batch: PRMBatch) -> Scores:
+    def score(self, batch: PRMBatch) -> TokenLogProbs:
         """Score the rollouts of the step by a pass of its own."""
         with add_seconds("prm_score", batch.seconds):
             self._score(self.workers, batch.rollouts.store, batch, fields.PRM_LOG_PROBS)
@@ -262,9 +262,9 @@ class FrozenPRM:
         options |= {fields.OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False}
         workers.score(rows.build_request(batch.inputs, temperature=self.temperature, **options))
 
-    def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> Scores:
+    def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> TokenLogProbs:
         data = batch.rollouts.store.fetch(fields.PRM_LOG_PROBS, self.reference_field)
-        return Scores(data[fields.PRM_LOG_PROBS], data[self.reference_field], mini_batch_B)
+        return TokenLogProbs(data[fields.PRM_LOG_PROBS], data[self.reference_field], mini_batch_B)
 
     def plan(self, batch: PRMBatch) -> MiniBatchPlan:
         """Plan the mini-batches of the rows."""
@@ -279,7 +279,7 @@ class FrozenPRM:
             batch.replayed_B.tolist(),
         )
 
-    def compute_rewards(self, batch: PRMBatch, scoring: Scoring) -> Scored:
+    def compute_rewards(self, batch: PRMBatch, scoring: ScoringPasses) -> ScoredRollouts:
         """Turn log-probabilities into rewards, and measure how well they order the rollouts."""
         rollouts = batch.rollouts
         log_prob_BT = scoring.rewards.log_prob_BT
@@ -295,7 +295,7 @@ class FrozenPRM:
         }
         if rollouts.old_log_prob_BT is not None:
             reward_BT = policy_relative_rewards(log_prob_BT, rollouts.old_log_prob_BT, mask_BT)
-        return Scored(reward_BT, self.noise, pairs, rollouts.steps, metrics, batch.seconds)
+        return ScoredRollouts(reward_BT, self.noise, pairs, rollouts.steps, metrics, batch.seconds)
 
 
 class TrainedPRM(FrozenPRM):
@@ -309,7 +309,7 @@ class TrainedPRM(FrozenPRM):
         batches = self.settings.replay
         return PRMReplay(batches, self.folder / REPLAY_FOLDER) if batches else None
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Compute the reference, then score and update in the order of ``prm.update_mode``."""
         if not rollouts.valid_B.any():
             # There is nothing to learn from.
@@ -336,7 +336,7 @@ class TrainedPRM(FrozenPRM):
         )
 
     def update(
-        self, batch: PRMBatch, before: Scores | None = None, keeps_scores: bool = False
+        self, batch: PRMBatch, before: TokenLogProbs | None = None, keeps_scores: bool = False
     ) -> dict[str, float]:
         """Train on the mini-batches, and return the metrics of the update.
 
@@ -372,7 +372,7 @@ class TrainedPRM(FrozenPRM):
             for name, value in values.items()
         }
 
-    def fetch_training_scores(self, batch: PRMBatch) -> Scores:
+    def fetch_training_scores(self, batch: PRMBatch) -> TokenLogProbs:
         """Return the scores of the training forward passes, which an update has kept."""
         return self._fetch(batch, self.plan(batch).mini_batch_B[: len(batch.rollouts.store)])
 
@@ -397,7 +397,7 @@ class TrainedPRM(FrozenPRM):
             "loss_mask": data["response_mask"],
             fields.REFERENCE_LOG_PROBS: [row["reference"] for row in drawn],
         }
-        keys = [replay_key(place) for place in range(len(drawn))]
+        keys = [replay_key(number) for number in range(len(drawn))]
         with alone.rows.add_rows(keys, data, n_batches * rows_with, self.end_token) as rows:
             added = len(rows) - new
             if filled := added - len(drawn):
@@ -432,7 +432,7 @@ def update_options(rows: int, epochs: int, temperature: float) -> dict[str, Any]
 
 
 def measure(
-    rollouts: Rollouts, scores: Scores | None, when: str
+    rollouts: Rollouts, scores: TokenLogProbs | None, when: str
 ) -> tuple[PairCount, dict[str, float]]:
     """Measure how well the PRM orders the batch ``before`` or ``after`` the update.
 

@@ -55,7 +55,7 @@ def plan_mini_batches(
     count = rows // mini_batch_size
     by_key = sorted(range(rows), key=lambda row: keys[row])
     old = replayed or [False] * rows
-    parts = [
+    new_and_replayed = [
         [row for row in by_key if not padding[row] and old[row] == again] for again in (False, True)
     ]
     spare = [row for row in by_key if padding[row]]
@@ -63,7 +63,9 @@ def plan_mini_batches(
     weight_B = torch.zeros(rows)
     mini_batch_B = torch.zeros(rows, dtype=torch.long)
     shares: list[list[int]] = [[] for _ in range(data_parallel_size)]
-    chunks = [np.array_split(np.array(part, dtype=int), count) for part in parts]
+    chunks = [
+        np.array_split(np.array(row_numbers, dtype=int), count) for row_numbers in new_and_replayed
+    ]
     for number, (new, again) in enumerate(zip(*chunks, strict=True)):
         members = [*new.tolist(), *again.tolist()]
         if members:

@@ -46,22 +46,21 @@ class PRMReplay:
 
     def draw(self, new: int) -> list[dict[str, torch.Tensor]]:
         """Draw ``new`` rollouts without replacement, at most all: fields and ``input_ids``."""
-        places = [
+        slots = [
             (number, row)
             for number in sorted(self._batches)
             for row in range(_size(self._batches[number]))
         ]
         generator = torch.Generator().manual_seed(self._next)
         drawn = [
-            places[place]
-            for place in torch.randperm(len(places), generator=generator)[:new].tolist()
+            slots[index] for index in torch.randperm(len(slots), generator=generator)[:new].tolist()
         ]
         rollouts = {}
         for number in {number for number, _ in drawn}:
             with safe_open(self._batches[number], framework="pt") as file:
                 for row in (row for of, row in drawn if of == number):
                     rollouts[number, row] = _read(file, row)
-        return [rollouts[place] for place in drawn]
+        return [rollouts[slot] for slot in drawn]
 
     def add(self, batch: Mapping[str, Sequence[torch.Tensor]]) -> None:
         """Remember a batch, a tensor per rollout and field, and forget the one too old for it."""

@@ -38,7 +38,7 @@ def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
     write_json(folder / MARKER, {**contents, **named})
 
 
-def damage(folder: Path) -> str:
+def find_damage(folder: Path) -> str:
     """Return what is wrong with a checkpoint that was declared whole; empty if nothing is.
 
     Files may have grown: file systems of several nodes report sizes late.
@@ -108,7 +108,7 @@ def _find_declared(root: Path) -> dict[int, str]:
     problems = {}
     for step, folder in sorted(_folders(root).items()):
         if (folder / MARKER).exists():
-            problems[step] = damage(folder)
+            problems[step] = find_damage(folder)
         elif step == tracked:
             problems[step] = ""
     return problems

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from prime_ext.algorithms.accumulation import StepScore
+from prime_ext.algorithms.accumulation import StepScoreFunction
 from prime_ext.algorithms.advantage import combine_sources, outcome_source
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
@@ -21,7 +21,7 @@ from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.step.rollouts import Rollouts, Steps, Turns
-from prime_ext.step.scorer import Scored
+from prime_ext.step.scorer import ScoredRollouts
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Advantages:
 
 def combine_rewards(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     weight: float,
     settings: PrimeSettings,
     gamma: float,
@@ -66,7 +66,7 @@ def combine_rewards(
 
 def reward_sources(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     weight: float,
     settings: PrimeSettings,
     gamma: float,
@@ -116,7 +116,7 @@ def reward_sources(
 
 def _outcome(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     settings: PrimeSettings,
     gamma: float,
     common: dict[str, Any],
@@ -146,9 +146,9 @@ def build_shaping(settings: PrimeSettings) -> ProcessShaping:
     if not isinstance(process, StepRewardSettings | ScoredStepSettings):
         return ProcessShaping()
     accumulation = process.accumulation
-    score = StepScore()
+    score = StepScoreFunction()
     if isinstance(process, StepRewardSettings):
-        score = StepScore(process.step_score, process.step_score_scale)
+        score = StepScoreFunction(process.step_score, process.step_score_scale)
     return ProcessShaping(
         process.granularity,
         process.credit,
@@ -160,7 +160,7 @@ def build_shaping(settings: PrimeSettings) -> ProcessShaping:
 
 def _process(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     reward_BT: torch.Tensor,
     weight: float,
     settings: PrimeSettings,
@@ -188,7 +188,7 @@ def _process(
         normalize = partial(normalize_by_batch_max, mask_BT=mask_BT, discount=process.discount)
         floor: torch.Tensor | float = 0.0
         if scored.noise > 0:
-            paid = _price_noise(shaping, scored.noise, mask_BT, spans)
+            paid = _shape_noise(shaping, scored.noise, mask_BT, spans)
             floor = NOISE_MARGIN * max(normalize(noise_BT)[1] for noise_BT in paid)
         paid_BT, normalizer = normalize(paid_BT, floor=floor)
         metrics["prime/process/normalizer"] = float(normalizer)
@@ -199,7 +199,7 @@ def _process(
     return source, metrics
 
 
-def _price_noise(
+def _shape_noise(
     shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
 ) -> Iterator[torch.Tensor]:
     """Yield a PRM's pay for rounding noise in every token, less its pay without a signal.

@@ -85,7 +85,7 @@ def load_rollouts(
     ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds steps, if the
     trainer has to.
     """
-    wanted = {
+    needed = {
         "responses": cutter is not None,
         "values": bool(settings.critic_sources),
         "advantages": settings.outcome.of_verl,
@@ -93,7 +93,7 @@ def load_rollouts(
         "loss_mask": settings.needs_turns,
     }
     reward = "token_level_rewards" if kl_in_reward else "rm_scores"
-    names = [name for name in wanted if wanted[name]]
+    names = [name for name in needed if needed[name]]
     data = store.fetch("response_mask", "extra_fields", reward, *names)
     real = [not padding for padding in store.padding]
     extras = data["extra_fields"]
@@ -102,8 +102,8 @@ def load_rollouts(
     reward_BT = _move_inside(data[reward].float(), mask_BT)
     rows = list(zip(store.keys, extras, real, strict=True))
     labels = [
-        read_label(key, reward_info(key, extra), settings.label_key) if own else 0.0
-        for key, extra, own in rows
+        read_label(key, reward_info(key, extra), settings.label_key) if is_real else 0.0
+        for key, extra, is_real in rows
     ]
     of_verl = {
         "value_BT": "values",

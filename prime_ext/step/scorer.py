@@ -17,7 +17,7 @@ from prime_ext.step.store import reward_info
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRollouts:
     """Scores of rollouts; without a scorer only the positions of their steps.
 
     Attributes:
@@ -40,7 +40,7 @@ class Scored:
 class Scorer(Protocol):
     """Source of process rewards: :class:`StepRewardModel`, or the PRMs of ``implicit_prm``."""
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Score rollouts, and learn from them if it does."""
 
 
@@ -53,7 +53,7 @@ class StepRewardModel:
     def __init__(self, shaping: ProcessShaping):
         self.shaping = shaping
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Put the score of each step at its last token in the mask.
 
         Steps that share a token are one, with the lowest score. A response that could not be scored
@@ -85,11 +85,11 @@ class StepRewardModel:
             step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos))
         )
         # Total pay of a response, before normalization, which keeps the order.
-        pay_B = self.shaping(reward_BT, mask_BT, steps.spans)[0].sum(-1)
+        reward_B = self.shaping(reward_BT, mask_BT, steps.spans)[0].sum(-1)
         # Differences below float32 rounding count as ties.
-        pairs, accuracy = measure_pairs(rollouts, pay_B.round(decimals=6), "before")
-        metrics = score_metrics(infos) | measure_sums(rollouts, pay_B) | accuracy
-        return Scored(reward_BT, pairs=pairs, steps=steps, metrics=metrics)
+        pairs, accuracy = measure_pairs(rollouts, reward_B.round(decimals=6), "before")
+        metrics = score_metrics(infos) | measure_sums(rollouts, reward_B) | accuracy
+        return ScoredRollouts(reward_BT, pairs=pairs, steps=steps, metrics=metrics)
 
 
 def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:

@@ -15,7 +15,7 @@ from prime_ext.config.reward_settings import KLSettings
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.step.reward_sources import combine_rewards
 from prime_ext.step.rollouts import Rollouts
-from prime_ext.step.scorer import Scored, Scorer
+from prime_ext.step.scorer import ScoredRollouts, Scorer
 from prime_ext.utils.timing import add_seconds
 
 # Names under which the policy's loss looks up the models that it is pulled toward.
@@ -38,7 +38,7 @@ class StepResult:
     advantage_BT: torch.Tensor
     return_BT: torch.Tensor
     kl_coefficients: dict[str, float]
-    scored: Scored
+    scored: ScoredRollouts
     metrics: dict[str, float]
     seconds: dict[str, float]
 
@@ -59,7 +59,9 @@ def prime_step(
     # PRIME: r_t = beta * (log pi_prm - log pi_ref). With the PRM's update, in the order of
     # prm.update_mode.
     scored = (
-        scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
+        scorer.score_and_update(rollouts)
+        if scorer is not None
+        else ScoredRollouts(steps=rollouts.steps)
     )
     seconds = dict(scored.seconds)
     with add_seconds("prime_advantage", seconds):

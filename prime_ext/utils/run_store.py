@@ -226,7 +226,7 @@ class RunLock:
 class LineFile:
     """Finished items: JSON objects by key in ``rows``, one a line; a context takes new ones.
 
-    A line has the names ``fields``. ``wanted`` are the keys that belong here, in order; None for
+    A line has the names ``fields``. ``expected`` are the keys that belong here, in order; None for
     any, in the order in which they come. Raises RunError: a line is broken, belongs to no wanted
     key, or is there twice. Nothing is changed then.
     """
@@ -236,11 +236,11 @@ class LineFile:
         path: Path,
         key: Callable[[Row], Any],
         fields: Sequence[str],
-        wanted: Iterable[Hashable] | None = None,
+        expected: Iterable[Hashable] | None = None,
     ) -> None:
         self.path = path
         self._key = key
-        self._wanted = None if wanted is None else list(wanted)
+        self._wanted = None if expected is None else list(expected)
         self.rows: dict[Any, Row] = {}
         self._file: Any = None
         self._last_sync = 0.0

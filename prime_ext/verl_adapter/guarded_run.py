@@ -154,8 +154,8 @@ class GuardedRunMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
         folder = resume.find_checkpoint(self.config)
-        if refusal := resume.refusal(self.config, self._identity, folder):
-            raise RunError(refusal)
+        if problem := resume.refusal(self.config, self._identity, folder):
+            raise RunError(problem)
         if trainer.resume_mode == "auto":
             # verl would look into its tracker, which may be half-written.
             trainer.resume_mode = "resume_path" if folder else "disable"

@@ -138,11 +138,11 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _add_batch_to_generate(self) -> None:
         """Submit the prompts that a step takes or, if asynchronous, that the system may hold."""
-        wanted = self._count_oversampled()
+        missing = self._count_oversampled()
         if self._requeues_prompts or self._buffers_prompts:
-            wanted = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
-        if wanted > 0:
-            self._add_prompts_to_generate(wanted)
+            missing = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
+        if missing > 0:
+            self._add_prompts_to_generate(missing)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """Return the next prompt: one given back, or a new one with a reproducible id."""

@@ -134,10 +134,10 @@ class ImplicitPRMWorker(TrainingWorker):
         count = 1 if rows is None else len(data) * self.engine.get_data_parallel_size() // rows
         log_probs: list[torch.Tensor] = []
         with self.engine.eval_mode():
-            for part in tu.chunk_tensordict(data, count):
-                tu.assign_non_tensor(part, disable_auto_offload=True)
-                mask = part["response_mask"].cpu()
-                output = self.infer_batch(part)
+            for mini_batch in tu.chunk_tensordict(data, count):
+                tu.assign_non_tensor(mini_batch, disable_auto_offload=True)
+                mask = mini_batch["response_mask"].cpu()
+                output = self.infer_batch(mini_batch)
                 if output is not None:
                     log_probs += response_from_nested(output["log_probs"], mask).unbind()
         if not log_probs:

@@ -55,7 +55,7 @@ class _PromptFilter(ReplayBuffer):
 
     def _accept_shortage(self, examined: Sequence[str], kept: int, batch_size: int) -> None:
         """Raise PromptsExhausted where a smaller batch is not allowed, or would be empty."""
-        message = self.judge.shortage(examined, kept, batch_size, self.partial)
+        message = self.judge.describe_shortage(examined, kept, batch_size, self.partial)
         if not kept or not self.partial:
             raise PromptsExhausted(message)
         logger.warning("%s; training on the smaller batch", message)
@@ -170,11 +170,11 @@ class PromptFilterReplayBuffer(_PromptFilter):
         # would decide.
         known = max(4, batch_size // 4)
         rate = (kept + known * self.acceptance_rate) / (judged + known)
-        wanted = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
+        needed = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
         room = min(self.max_in_flight - in_flight, self.max_examined - len(self._submitted))
         # Once all has been judged, something must be submitted, or the loop would never end.
         least = 1 if in_flight == 0 else 0
-        return max(min(max(wanted, least), room), 0)
+        return max(min(max(needed, least), room), 0)
 
 
 class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):

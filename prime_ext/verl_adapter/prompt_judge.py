@@ -207,11 +207,13 @@ class PromptJudge:
             f"the last one because of: {failed[-1].detail}"
         )
 
-    def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """Describe in a line why only ``kept`` of ``wanted`` prompts passed, and what may help."""
+    def describe_shortage(
+        self, uids: Collection[str], kept: int, batch_size: int, partial: bool
+    ) -> str:
+        """Describe in one line why only ``kept`` prompts passed, and what may help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
-            f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined"
+            f"only {kept} of {batch_size} prompts passed the filter among {len(uids)} examined"
             f" ({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]}"
             f" truncated, {counts[FAILED]} failed) with {self.band.lower} <= accuracy <="
             f" {self.band.upper}"

@@ -37,9 +37,9 @@ def pack_prompts(prompts: TensorDict) -> dict[str, dict]:
         else:
             values[name] = field.tolist()
             if not _is_plain(values[name]):
-                said = reprlib.repr(values[name][0])
+                first = reprlib.repr(values[name][0])
                 raise SettingsError(
-                    f"data.train_files: {name} of a prompt holds {said}; checkpoints keep prompts"
+                    f"data.train_files: {name} of a prompt holds {first}; checkpoints keep prompts"
                     " as JSON, so a dataset may hold texts, numbers, lists and mappings with texts"
                     " as keys"
                 )

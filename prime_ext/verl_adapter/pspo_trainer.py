@@ -168,7 +168,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         )
         self._fetched = (step, first + len(prompts))
         set_uids(
-            prompts, [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))]
+            prompts, [f"{step:06d}-{number:06d}" for number in range(first, first + len(prompts))]
         )
         return prompts
 

@@ -51,22 +51,22 @@ class RolloutLosses:
 
         Prompts with lost rollouts become failures in the buffer's metadata.
         """
-        for partition_id, wanted in self._rollouts.items():
+        for partition_id, expected in self._rollouts.items():
             failures = buffer.failure_keys[partition_id]
             ended = buffer.finished_keys[partition_id] | failures
             new = ended - self._seen[partition_id]
             self._seen[partition_id] = ended
             sessions = {session_key(key) for key in buffer.partitions[partition_id]}
             present = Counter(map(group_uid, sessions))
-            lost = {uid: wanted - present[uid] for uid in new if present[uid] < wanted}
+            lost = {uid: expected - present[uid] for uid in new if present[uid] < expected}
             if lost:
                 errors = transfer.read_errors(partition_id, lost)
                 self._last_error = errors[-1] if errors else self._last_error
             n_lost = sum(lost.values())
-            self._ended[partition_id] += wanted * len(new)
+            self._ended[partition_id] += expected * len(new)
             self._lost[partition_id] += n_lost
             if partition_id == "train":
-                self._step_ended += wanted * len(new)
+                self._step_ended += expected * len(new)
                 self._step_lost += n_lost
             incomplete = (self.incomplete[partition_id] & ended) | lost.keys()
             self.incomplete[partition_id] = incomplete

@@ -71,12 +71,12 @@ class SideModel:
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError where it is missing."""
-        own = os.path.join(folder, self.checkpoint_folder)
-        if not os.path.isdir(own):
+        model_folder = os.path.join(folder, self.checkpoint_folder)
+        if not os.path.isdir(model_folder):
             raise FileNotFoundError(
-                f"the checkpoint has no {own}; it was saved with {self.saved_with}"
+                f"the checkpoint has no {model_folder}; it was saved with {self.saved_with}"
             )
-        self.group.load_checkpoint(local_path=own, del_local_after_load=delete_after_load)
+        self.group.load_checkpoint(local_path=model_folder, del_local_after_load=delete_after_load)
 
 
 def share_rows(lengths: Sequence[int], ranks: int) -> list[list[int]]:

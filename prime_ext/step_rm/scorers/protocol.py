@@ -70,12 +70,12 @@ class StepScorer(ABC):
 
     def split_known(self, read: Sequence[Reading]) -> tuple[Known, list[Input]]:
         """Return what is known of the inputs of responses, and distinct ones without scores."""
-        wanted = dict.fromkeys(
+        distinct = dict.fromkeys(
             item for inputs in read if isinstance(inputs, list) for item in inputs
         )
         # Copied out first: what is needed now may leave the cache while the rest is computed.
-        known: Known = {item: self._cache[item] for item in wanted if item in self._cache}
-        return known, [item for item in wanted if item not in known]
+        known: Known = {item: self._cache[item] for item in distinct if item in self._cache}
+        return known, [item for item in distinct if item not in known]
 
     def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
         """Return each response's outcome, and cache the scores of all inputs, but no failures."""

@@ -40,7 +40,7 @@ def read_test_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
             node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)
         ]
         asserts = any(
-            isinstance(part, ast.Assert) for node in statements for part in ast.walk(node)
+            isinstance(child, ast.Assert) for node in statements for child in ast.walk(node)
         )
         return AssertionProblem(
             "", test if asserts else "", _entry_points([test]) if asserts else ()

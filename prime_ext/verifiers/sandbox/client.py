@@ -302,8 +302,8 @@ class Sandbox(Pool):
         self, program: str, stdin: bytes | str = b"", limits: Limits | None = None
     ) -> "Future[Execution]":
         """Queue a script and its standard input, and return the future of :meth:`start`."""
-        given = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
-        return self.start("program", {"program": program}, given, limits)
+        content = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
+        return self.start("program", {"program": program}, content, limits)
 
     def run(
         self, program: str, stdin: bytes | str = b"", limits: Limits | None = None

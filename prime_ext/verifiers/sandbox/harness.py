@@ -280,9 +280,9 @@ def _refuse_operators(value: Any) -> None:
                     f"the solution returned a {kind.__name__}, which has operators of its own"
                 )
         if isinstance(item, dict):
-            pending += [part for pair in item.items() for part in pair]
+            pending += [child for pair in item.items() for child in pair]
         elif isinstance(item, list | tuple | set | frozenset):
-            pending += [part for part in item if type(part) not in _SCALARS]
+            pending += [child for child in item if type(child) not in _SCALARS]
 
 
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {

@@ -59,7 +59,7 @@ class _WithoutFlush(logging.LoggerAdapter):
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}
 
 
-def _meet(build: Callable[..., Any], *arguments: Any) -> None:
+def _join_group(build: Callable[..., Any], *arguments: Any) -> None:
     """Join trainers and servers in the group for weights; verl would wait for it without end."""
     joined: Future[Any] = Future()
 
@@ -87,7 +87,7 @@ class MendedSeparateAsync(PPOTrainerSeparateAsync):
         trainer_separate_async.logger = _WithoutFlush(trainer_separate_async.logger, {})  # type: ignore[assignment]
         super()._setup()
         manager = self.standalone_checkpoint_manager
-        manager.build_process_group = partial(_meet, manager.build_process_group)
+        manager.build_process_group = partial(_join_group, manager.build_process_group)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
