@@ -23,7 +23,7 @@ from recipes.quickstart.evaluate import (
     EvaluatedResponse,
     HeldOutProblem,
     Piece,
-    ScoredResponse,
+    RewardedResponse,
     evaluate,
     grade,
     load_model,
@@ -213,7 +213,7 @@ def scored_response(*rewards, text="x"):
     pieces = [
         Piece(text, reward, right) for reward, right in zip(rewards, (True, False), strict=True)
     ]
-    return ScoredResponse(HeldOutProblem(text, text), text, False, pieces)
+    return RewardedResponse(HeldOutProblem(text, text), text, False, pieces)
 
 
 @pytest.mark.parametrize(("rewards", "auc"), [((0.1, -0.5), 1.0), ((-0.5, 0.1), 0.0)])

@@ -32,10 +32,10 @@ from recipes.pspo_wrs.pspo_data import (
     USEFUL,
     WRONG,
     check_steps,
+    compose_solution,
     generate_problems,
     token_count,
     write_data,
-    write_solution,
 )
 from recipes.pspo_wrs.step_rm import pair_tokenizer, train_step_rm, write_step_rm_start
 from recipes.quickstart.demonstrators import draw_misconceptions
@@ -99,7 +99,7 @@ def solutions(slips=0.0, mean_error=0.0, count=300):
     misconceptions = draw_misconceptions(mean_error, 123)
     rng = random.Random(0)
     return [
-        (p, write_solution(p, misconceptions, rng, slips))
+        (p, compose_solution(p, misconceptions, rng, slips))
         for p in generate_problems("sft", count, 0)
     ]
 
