@@ -27,6 +27,7 @@ from prime_ext.run.console import ConsoleLines, logs_to_console
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
 from prime_ext.transcripts.record import TranscriptRecorder
+from prime_ext.utils.errors import WorkerDied
 from prime_ext.utils.run_store import RunError, RunLock
 from prime_ext.verl_adapter import rollout_store as transfer
 from prime_ext.verl_adapter.patches import replay_buffer, trainer_base
@@ -214,10 +215,6 @@ class GuardedRunMixin(_Trainer):
             f" {folder}"
         )
         checkpoint.prune(root, keep, self.global_steps)
-
-
-class WorkerDied(RuntimeError):
-    """A process that the run needs has died; the message is one line."""
 
 
 class DeathWatch:

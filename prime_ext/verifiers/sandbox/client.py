@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from prime_ext.utils.errors import WorkerDied
 from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.runs import (
     Ending,
@@ -27,7 +28,7 @@ from prime_ext.verifiers.sandbox.runs import (
     SandboxUnavailable,
     failure,
 )
-from prime_ext.verifiers.worker_pool import Died, Pool, Worker
+from prime_ext.verifiers.worker_pool import Pool, Worker
 
 __all__ = [
     "Ending",
@@ -206,7 +207,7 @@ class ServerProcess(Worker):
                 raise OSError("it does not answer" if self.process.poll() is None else "it ended")
             return _execution(reply, files, limits)
         except OSError as error:
-            raise Died(
+            raise WorkerDied(
                 f"fork server: {', '.join(filter(None, (str(error), self._read_log())))}"
             ) from error
         finally:
