@@ -121,11 +121,8 @@ def _name_estimator(name: str, function: Estimator) -> Estimator:
 def _check(function: str, value: Any, shape: tuple[int, ...]) -> None:
     """Check the result of a trial call. Raises ValueError: not a finite tensor of the shape."""
     if not isinstance(value, torch.Tensor) or value.shape != shape:
-        got = (
-            f"shape {tuple(value.shape)}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
-        )
+        is_tensor = isinstance(value, torch.Tensor)
+        got = f"shape {tuple(value.shape)}" if is_tensor else type(value).__name__
         raise ValueError(
             f"{function} must return a tensor of shape {shape} for this trial, got {got}"
         )

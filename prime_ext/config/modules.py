@@ -54,16 +54,12 @@ def import_modules(modules: Iterable[str]) -> None:
                 for frame in traceback.extract_tb(error.__traceback__)
                 if "/" in frame.filename and not frame.filename.startswith(_INSTALLED)
             ]
-            position = (
-                f" at {Path(user_frames[-1].filename).name}:{user_frames[-1].lineno}"
-                if user_frames
-                else ""
-            )
-            remedy = (
-                "; PYTHONPATH must name its folder"
-                if isinstance(error, ModuleNotFoundError)
-                else ""
-            )
+            position = ""
+            if user_frames:
+                last = user_frames[-1]
+                position = f" at {Path(last.filename).name}:{last.lineno}"
+            not_found = isinstance(error, ModuleNotFoundError)
+            remedy = "; PYTHONPATH must name its folder" if not_found else ""
             line = (
                 f"modules: {module} cannot be imported{position} ({type(error).__name__}:"
                 f" {error}){remedy}"

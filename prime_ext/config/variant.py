@@ -58,10 +58,7 @@ def variant_line(config: DictConfig) -> str:
     for key, expected in read_keys(variant).items():
         value = OmegaConf.select(config, key)
         if value != expected:
-            shown = (
-                value
-                if isinstance(value, str)
-                else json.dumps(value, default=OmegaConf.to_container)
-            )
-            changed.append(f"{key}={shown}")
+            if not isinstance(value, str):
+                value = json.dumps(value, default=OmegaConf.to_container)
+            changed.append(f"{key}={value}")
     return f"{variant} (changed: {', '.join(changed)})" if changed else variant

@@ -151,11 +151,9 @@ def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
         example.label for group in train for example in group.examples if example.label is not None
     ]
     mixed = sum(group.is_mixed for group in train)
-    what = (
-        f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both"
-        if labels
-        else "labeled steps"
-    )
+    what = "labeled steps"
+    if labels:
+        what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both"
     return (
         f"{len(train)} prompts with {count_examples(train)} responses to train on ({what}), "
         f"{len(validation)} with {count_examples(validation)} held out"

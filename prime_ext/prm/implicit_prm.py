@@ -194,19 +194,16 @@ class FrozenPRM:
     @property
     def reference_field(self) -> str:
         """Return the name of the field with the reference's log-probabilities."""
-        return (
-            "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
-        )
+        is_policy = self.settings.reference == "policy"
+        return "old_log_probs" if is_policy else fields.REFERENCE_LOG_PROBS
 
     @property
     def noise(self) -> float:
         """Return the standard deviation of the rounding noise of a reward."""
         noise = NOISE_PER_TOKEN[self.dtype]
-        return (
-            noise
-            if self.prime.distils or self.prime.rewards_advantages
-            else self.settings.beta * noise
-        )
+        if self.prime.distils or self.prime.rewards_advantages:
+            return noise
+        return self.settings.beta * noise
 
     def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Compute the reference, then the scores."""

@@ -160,11 +160,10 @@ class PSPOShaping:
             return ShapedReward(0.0, 0.0, 0.0 if self._accumulates else None)
         score_BS = torch.tensor([list(scores)], dtype=torch.float64)
         mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
-        paid = (
-            tuple(compute_step_rewards(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
-            if self._at_steps
-            else ()
-        )
+        paid: tuple[float, ...] = ()
+        if self._at_steps:
+            reward_BS = compute_step_rewards(score_BS, mask_BS, self._chain, self._credit)
+            paid = tuple(reward_BS[0].tolist())
         if self._accumulates:
             value = self._chain(score_BS, mask_BS)
             reward = float(value.reward_B)

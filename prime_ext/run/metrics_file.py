@@ -17,13 +17,10 @@ def metrics_path(trainer: Any) -> Path | None:
     """Return where verl's `file` logger writes, by the section ``trainer``; None without it."""
     if "file" not in (trainer.get("logger") or ()):
         return None
-    explicit = os.getenv("VERL_FILE_LOGGER_PATH")
+    if explicit := os.getenv("VERL_FILE_LOGGER_PATH"):
+        return Path(explicit)
     root = Path(os.getenv("VERL_FILE_LOGGER_ROOT", ".")).expanduser()
-    return (
-        Path(explicit)
-        if explicit
-        else root / trainer.project_name / f"{trainer.experiment_name}.jsonl"
-    )
+    return root / trainer.project_name / f"{trainer.experiment_name}.jsonl"
 
 
 def put_aside(path: Path) -> None:

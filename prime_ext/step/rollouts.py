@@ -111,14 +111,12 @@ def load_rollouts(
         "advantage_BT": "advantages",
     }
     fields = {field: data[name].float() for field, name in of_verl.items() if name in data}
-    turns = (
-        find_turns(store, settings, data["loss_mask"], mask_BT, extras)
-        if settings.needs_turns
-        else None
-    )
     steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
-    if turns is not None and settings.granularity == "turn":
-        steps = Steps(step_spans(turns.end_BT, mask_BT))
+    turns = None
+    if settings.needs_turns:
+        turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras)
+        if settings.granularity == "turn":
+            steps = Steps(step_spans(turns.end_BT, mask_BT))
     return Rollouts(
         store,
         extras,

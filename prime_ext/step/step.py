@@ -58,11 +58,9 @@ def prime_step(
     """
     # PRIME: r_t = beta * (log pi_prm - log pi_ref). With the PRM's update, in the order of
     # prm.update_mode.
-    scored = (
-        scorer.score_and_update(rollouts)
-        if scorer is not None
-        else ScoredRollouts(steps=rollouts.steps)
-    )
+    scored = ScoredRollouts(steps=rollouts.steps)
+    if scorer is not None:
+        scored = scorer.score_and_update(rollouts)
     seconds = dict(scored.seconds)
     with add_seconds("prime_advantage", seconds):
         # The gate weights the PRM by its accuracy on pairs that it has not been trained on.

@@ -238,11 +238,8 @@ class TranscriptRecorder:
             tokens = ids["responses"][position].tolist()
             pieces = self._text.pieces(tokens)
             info = reward_info(key, data["extra_fields"][position])
-            gold = (
-                golds[position].get("ground_truth")
-                if isinstance(golds[position], Mapping)
-                else None
-            )
+            model = golds[position]
+            gold = model.get("ground_truth") if isinstance(model, Mapping) else None
             prompt = self.get_tokenizer().decode(ids["prompts"][position].tolist())
             rows.append(
                 {

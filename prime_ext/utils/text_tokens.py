@@ -108,9 +108,8 @@ class TextEncoder:
     def begin(self) -> list[int]:
         """Return the beginning-of-sequence token, if the tokenizer puts it before a text."""
         begin = self.tokenizer.bos_token_id
-        return (
-            [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
-        )
+        puts_begin = begin is not None and self.tokenizer("")["input_ids"][:1] == [begin]
+        return [begin] if puts_begin else []
 
     def response(self, text: str, char_ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
         """Return the tokens of a response, and the index of the last token of each step.

@@ -196,11 +196,9 @@ class GuardedRunMixin(_Trainer):
         folder = root / f"global_step_{self.global_steps}"
         checkpoint.mark_incomplete(folder)
         self._save_more(folder)
-        keep = (
-            1
-            if trainer.get("remove_previous_ckpt_in_save", False)
-            else trainer.get("max_actor_ckpt_to_keep", None)
-        )
+        keep = trainer.get("max_actor_ckpt_to_keep", None)
+        if trainer.get("remove_previous_ckpt_in_save", False):
+            keep = 1
         # verl deletes no checkpoint meanwhile: it would do so before the new one is whole.
         keys = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
         retention = {key: trainer[key] for key in keys if key in trainer}

@@ -175,12 +175,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def prm(self) -> PRMModels | None:
         """Return the implicit PRM, or a frozen model in its place."""
-        prm = self.prm_settings
-        return (
-            None
-            if prm is None
-            else build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id)
-        )
+        if self.prm_settings is None:
+            return None
+        return build_prm(self.config, self.prm_settings, self.prime, self.tokenizer.eos_token_id)
 
     @cached_property
     def scorer(self) -> Scorer | None:
@@ -192,10 +189,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def average(self) -> PolicyAverage | None:
         """Return the running average of the policy, if the policy is pulled toward it."""
-        anchor = self.prime.anchor
-        return (
-            None if anchor is None else build_average(self.config.actor_rollout_ref, anchor.decay)
-        )
+        if self.prime.anchor is None:
+            return None
+        return build_average(self.config.actor_rollout_ref, self.prime.anchor.decay)
 
     @property
     def _side_models(self) -> list[SideModel]:

@@ -104,11 +104,8 @@ class PromptJudge:
         self._rollouts.update(rollouts_by_uid)
         for uid, rollouts in rollouts_by_uid.items():
             truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
-            self.verdicts[uid] = (
-                FAILED
-                if uid in incomplete
-                else self.band.classify(self._accuracies(uid), truncated)
-            )
+            verdict = self.band.classify(self._accuracies(uid), truncated)
+            self.verdicts[uid] = FAILED if uid in incomplete else verdict
         verdicts = {key: self.verdicts[group_uid(key)] for key in keys}
         leaving = [key for key in keys if verdicts[key] != KEPT or key in undecided]
         if leaving and self.watch is not None:

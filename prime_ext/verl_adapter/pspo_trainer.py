@@ -163,13 +163,13 @@ class PSPOTrainerMixin(GuardedRunMixin):
     def _fetch_one_gen_batch(self) -> TensorDict:
         """Return the next prompts, with reproducible ids that sort as the prompts do."""
         prompts = super()._fetch_one_gen_batch()
-        step, first = (
-            self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
-        )
-        self._fetched = (step, first + len(prompts))
-        set_uids(
-            prompts, [f"{step:06d}-{number:06d}" for number in range(first, first + len(prompts))]
-        )
+        step, fetched = self._fetched
+        if step != self.global_steps:
+            step = self.global_steps
+            fetched = 0
+        self._fetched = (step, fetched + len(prompts))
+        numbers = range(fetched, fetched + len(prompts))
+        set_uids(prompts, [f"{step:06d}-{number:06d}" for number in numbers])
         return prompts
 
     def _save_more(self, folder: Path) -> None:

@@ -98,12 +98,10 @@ class TransferQueueStore:
         """Write ``(B,)`` or responses' ``(B, T)`` values; return the rows with all their fields."""
         data = TensorDict({}, batch_size=len(self))
         for name, value in fields.items():
-            rows = zip(value, self.batch.tags, strict=True)
-            data[name] = (
-                value
-                if value.dim() == 1
-                else _build_jagged([row[: tag["response_len"]] for row, tag in rows])
-            )
+            if value.dim() > 1:
+                rows = zip(value, self.batch.tags, strict=True)
+                value = _build_jagged([row[: tag["response_len"]] for row, tag in rows])
+            data[name] = value
         return tq.kv_batch_put(keys=self.keys, partition_id=self.batch.partition_id, fields=data)
 
     def select(self, rows: Sequence[int]) -> "TransferQueueStore":

@@ -67,13 +67,11 @@ def read_test_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     # It may use classes of the solution, so it runs in front of the first test.
     if tests and (preparation := test_cases.get("test_setup_code")):
         tests = [f"{preparation}\n{tests[0]}", *tests[1:]]
-    names = (
-        (entry_point,)
-        if isinstance(entry_point, str)
-        else _entry_points([setup, *tests])
-        if tests
-        else ()
-    )
+    names: tuple[str, ...] = ()
+    if isinstance(entry_point, str):
+        names = (entry_point,)
+    elif tests:
+        names = _entry_points([setup, *tests])
     return AssertionProblem(setup, "\n".join(tests), names)
 
 

@@ -207,15 +207,11 @@ def _judge(execution: Execution, function: str | None, expected: Any) -> Failed 
     if execution.ending is not Ending.FINISHED:
         return _fault(execution)
     if function is None:
-        return (
-            None if outputs_agree(execution.stdout, expected) else (Outcome.WRONG, "wrong output")
-        )
+        agrees = outputs_agree(execution.stdout, expected)
+        return None if agrees else (Outcome.WRONG, "wrong output")
     try:
         value = json.loads(execution.result)["value"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return Outcome.ERROR, "the call did not return"
-    return (
-        None
-        if any(values_agree(value, result) for result in expected)
-        else (Outcome.WRONG, "wrong result")
-    )
+    agrees = any(values_agree(value, result) for result in expected)
+    return None if agrees else (Outcome.WRONG, "wrong result")

@@ -242,13 +242,11 @@ def _guard_entry_point(name: str, solution: dict[str, Any]) -> Any:
             raise NameError(f"the solution defines no {name}")
 
         return missing
-    if isinstance(called, type):
-        return (
-            called
-            if name != "Solution"
-            else lambda *args, **keywords: _GuardedObject(called(*args, **keywords))
-        )
-    return _guard_function(called)
+    if not isinstance(called, type):
+        return _guard_function(called)
+    if name != "Solution":
+        return called
+    return lambda *args, **keywords: _GuardedObject(called(*args, **keywords))
 
 
 def _guard_function(function: Callable[..., Any]) -> Callable[..., Any]:
