@@ -121,7 +121,7 @@ def log_probs_and_reverse_kl(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of each given token, and KL(pi || target) for each target.
 
-    KL is taken over the whole vocabulary. Beyond the inputs and the gradient of the logits, no
+    KL is taken over the full vocabulary. Beyond the inputs and the gradient of the logits, no
     tensor has more than ``chunk`` rows of the vocabulary. Results are float32 or better. The
     function cannot be differentiated twice; call it outside of autocast.
 
@@ -130,11 +130,13 @@ def log_probs_and_reverse_kl(
         token_N: the sampled tokens, ``0 <= id < V``.
         target_logits: logits ``(N, V)`` of each target, divided by the temperature; constants.
         chunk: tokens whose distributions are held at once.
-        fused: compile what is done to a chunk (torch.compile).
+        fused: compile the computation of a chunk (torch.compile).
 
     Returns:
-        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do
-        not fit are a ValueError.
+        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target.
+
+    Raises:
+        ValueError: the shapes do not fit.
     """
     for target_logits_NV in target_logits:
         if target_logits_NV.shape != logits_NV.shape or token_N.shape != logits_NV.shape[:1]:

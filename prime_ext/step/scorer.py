@@ -24,8 +24,8 @@ class ScoredRollouts:
         reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``),
             or the score of each step at its last token; not normalized, 0 outside the mask.
         noise: standard deviation of the rounding noise of a reward.
-        pairs: how the scorer ordered the pairs of these rollouts before it trained on them.
-        steps: those that are paid.
+        pairs: how the scorer ordered pairs of these rollouts before it was trained on them.
+        steps: the steps that get rewards.
         metrics, seconds: by name.
     """
 
@@ -41,7 +41,7 @@ class Scorer(Protocol):
     """Source of process rewards: :class:`StepRewardModel`, or the PRMs of ``implicit_prm``."""
 
     def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
-        """Score rollouts, and learn from them if it does."""
+        """Score rollouts; a trained scorer also learns from them."""
 
 
 class StepRewardModel:
@@ -56,9 +56,9 @@ class StepRewardModel:
     def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Put the score of each step at its last token in the mask.
 
-        Steps that share a token are one, with the lowest score. A response that could not be scored
-        (``prime.verifier.on_failure=zero``) has the score 0 for every step. Raises RuntimeError:
-        the steps are those of another output of the agent loop.
+        Steps that end at the same token count as one, with the lowest score. A response that could
+        not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step. Raises
+        RuntimeError: the steps are those of another output of the agent loop.
         """
         store = rollouts.store
         lengths = store.response_lengths
@@ -84,7 +84,7 @@ class StepRewardModel:
         steps = Steps(
             step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos))
         )
-        # Total pay of a response, before normalization, which keeps the order.
+        # Sum of a response's rewards before normalization, which does not change the order.
         reward_B = self.shaping(reward_BT, mask_BT, steps.spans)[0].sum(-1)
         # Differences below float32 rounding count as ties.
         pairs, accuracy = measure_pairs(rollouts, reward_B.round(decimals=6), "before")
@@ -93,7 +93,7 @@ class StepRewardModel:
 
 
 def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
-    """Describe the sums of the process rewards of responses; ``total_B`` includes padding."""
+    """Return statistics of responses' summed process rewards; ``total_B`` includes padding."""
     total_B = total_B[rollouts.valid_B]
     label_B = rollouts.label_B[rollouts.valid_B]
     if not len(total_B):
@@ -109,10 +109,13 @@ def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
 def measure_pairs(
     rollouts: Rollouts, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None
 ) -> tuple[PairCount, dict[str, float]]:
-    """Count a group's pairs that the scores order correctly, ``before`` or ``after`` the update."""
+    """Count the pairs of a group that the scores order correctly; return them and metrics.
+
+    ``when`` is ``before`` or ``after`` the update.
+    """
     rows_B = rollouts.valid_B
     group_B = rollouts.group_B if group_B is None else group_B
     pairs = count_pairs(score_B[rows_B], rollouts.label_B[rows_B], group_B[rows_B])
-    return pairs, (
-        {} if pairs.accuracy is None else {f"prm/pair_accuracy/{when}_update": pairs.accuracy}
-    )
+    if pairs.accuracy is None:
+        return pairs, {}
+    return pairs, {f"prm/pair_accuracy/{when}_update": pairs.accuracy}
