@@ -100,7 +100,7 @@ class PRMReplay:
         return max(self._batches, default=0) + 1
 
     def _settle(self) -> None:
-        """Put the batches into the folder, once; delete updates of other runs and of later steps."""
+        """Put the batches into the folder, once; delete updates of other runs or later steps."""
         if not self._settled:
             self._fill(self.folder)
             self._batches = {number: self.folder / _name(number) for number in self._batches}

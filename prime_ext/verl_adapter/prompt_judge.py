@@ -39,7 +39,7 @@ class PromptsExhausted(RuntimeError):
 
 
 class _Rollout(NamedTuple):
-    """A rollout's reward: no accuracy if it does not count, no outcome without a ``verdict``."""
+    """Reward of a rollout: no accuracy if it does not count, no outcome without a ``verdict``."""
 
     accuracy: float | None
     cut_off: bool
@@ -51,7 +51,7 @@ class _Rollout(NamedTuple):
 
 @dataclass
 class PromptJudge:
-    """Judge of prompts whose rollouts have all ended; it keeps verdicts until told to forget.
+    """Judge of prompts whose rollouts have all ended; it keeps verdicts until :meth:`forget`.
 
     Attributes:
         band: the filter.
@@ -59,9 +59,9 @@ class PromptJudge:
         verifier: what to do with rollouts that the verifier could not judge.
         max_response_length: tokens at which a response is cut off, unless the last one ends it; 0
             for no limit.
-        longest: tokens of prompt and response at which it is cut off, too.
+        longest: tokens of prompt and response together at which it is cut off, too.
         end_tokens: returns the tokens that end a response.
-        watch: gets the rollouts that will leave the store, and the verdict on the prompt of each.
+        watch: receives the rollouts that leave the store, and the verdicts on their prompts.
         verdicts: by prompt.
     """
 
@@ -84,7 +84,7 @@ class PromptJudge:
     ) -> None:
         """Judge prompts whose rollouts have all ended.
 
-        Those that are ``incomplete``, because rollouts ended with an error, have failed. Rollouts
+        Prompts in ``incomplete``, which have rollouts that ended with an error, fail. Rollouts
         without an accuracy leave the store and ``partition``, which has the tags of the rollouts by
         key. May raise VerifierFailed.
         """
@@ -137,7 +137,7 @@ class PromptJudge:
         return [rollout.accuracy for rollout in self._rollouts[uid] if rollout.accuracy is not None]
 
     def _find_judged(self, uids: Iterable[str]) -> list[_Rollout]:
-        """Return the rollouts of these prompts that the verifier has looked at."""
+        """Return the rollouts of these prompts that have an outcome of the verifier."""
         return [
             rollout
             for uid in uids
@@ -150,7 +150,7 @@ class PromptJudge:
         return self.verdicts.get(uid) == KEPT
 
     def forget(self, uids: Iterable[str]) -> None:
-        """Drop what is known of these prompts."""
+        """Drop the verdicts and rollouts of these prompts."""
         for uid in list(uids):
             self.verdicts.pop(uid, None)
             self._rollouts.pop(uid, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of prompts, and prompts as JSON in a checkpoint, so that its file can run nothing."""
+"""Ids of prompts, and prompts as JSON in a checkpoint, since JSON cannot execute code."""
 
 import json
 import reprlib
@@ -15,7 +15,7 @@ from prime_ext.config.checks import SettingsError
 
 
 def set_uids(prompts: TensorDict, uids: Sequence[str]) -> None:
-    """Give prompts these ids, as verl has them."""
+    """Set the ids of prompts, in verl's field and type."""
     prompts["uid"] = tu.get_tensordict({"uid": np.array(uids, dtype=object)})["uid"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.trainer_separate_async``, mended where 0.9.1 breaks (for_upstream.md)."""
+"""``verl.trainer.ppo.v1.trainer_separate_async``, repaired where 0.9.1 fails (for_upstream.md)."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.utils.device import get_torch_device
 
-# Seconds in which trainers and rollout servers have to open their group.
+# Seconds in which trainers and rollout servers must open their process group.
 MEETING_SECONDS = 600
 
 
@@ -60,7 +60,7 @@ class _WithoutFlush(logging.LoggerAdapter):
 
 
 def _join_group(build: Callable[..., Any], *arguments: Any) -> None:
-    """Join trainers and servers in the group for weights; verl would wait for it without end."""
+    """Open the process group of trainers and servers, within a time limit that verl lacks."""
     joined: Future[Any] = Future()
 
     def run() -> None:
