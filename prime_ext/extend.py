@@ -73,15 +73,15 @@ def _try_loss(name: str, function: _PRMLoss) -> None:
 
 
 class UserFunctionFailed(RuntimeError):
-    """A function of the user's failed during a run; the message is a line with its name."""
+    """A user's function failed during a run; the message is one line with its name."""
 
 
 def _name_errors(
     what: str, function: Callable[..., Any], shape: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Let errors and wrong results of a user's function name it.
+    """Wrap a user's function so that its errors and wrong results name it.
 
-    ``shape`` is that of the result, from the arguments.
+    ``shape`` computes the shape of the result from the arguments.
     """
 
     @functools.wraps(function)
@@ -101,7 +101,7 @@ def _name_errors(
 
 
 def _name_estimator(name: str, function: Estimator) -> Estimator:
-    """Let errors, wrong shapes and NaN of a user's estimator name it, and not the PRM."""
+    """Wrap a user's estimator so that errors, wrong shapes and NaN name it, and not the PRM."""
     what = f"the estimator {name!r}"
     named = _name_errors(what, function, lambda source, mask_BT, group_B: mask_BT.shape)
 

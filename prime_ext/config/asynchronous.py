@@ -38,7 +38,7 @@ def rollout_ranks(config: DictConfig) -> int:
 
 
 def trainers_generate(config: DictConfig) -> bool:
-    """Return whether rollout servers sit on the trainer's devices, too.
+    """Return whether rollout servers also run on the trainer's devices.
 
     verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only
     to switch to them.
@@ -51,7 +51,7 @@ def trainers_generate(config: DictConfig) -> bool:
 
 
 def check_async(config: DictConfig) -> Iterable[str]:
-    """Check the sizes and engines of the separate mode; the others need nothing of their own."""
+    """Check the sizes and engines of the separate mode; the other modes need no checks."""
     if get_base_mode(config) != "separate_async":
         return
     mode = config.trainer.v1.trainer_mode

@@ -80,7 +80,7 @@ def explain(
 
     Args:
         error: of ``adapter``, which has the keys that are allowed.
-        prefix: stands before every key.
+        prefix: is put before every key.
         top: name of the object that has the keys, used without a prefix.
     """
     # Key -> name, messages and ending. A value that fits no member of a union has one message each.
@@ -165,7 +165,7 @@ def choose_by(
 
 
 class Section:
-    """The settings of a whole section, with rules that types cannot express."""
+    """The settings of a complete section, with rules that types cannot express."""
 
     section: ClassVar[str]
 
@@ -178,7 +178,7 @@ class Section:
 
     @classmethod
     def from_config(cls, config: DictConfig) -> Self:
-        """Build from the whole configuration. Raises :class:`SettingsError`."""
+        """Build from the complete configuration. Raises :class:`SettingsError`."""
         values: Any = config.get(cls.section)
         return cls.from_mapping(OmegaConf.to_container(values, resolve=True) if values else values)
 

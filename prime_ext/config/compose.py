@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of ``prime_ext.config``, with one line for what is wrong."""
+"""Composition of the configurations of ``prime_ext.config``; every mistake is one line."""
 
 import functools
 import re
@@ -14,7 +14,7 @@ from prime_ext.config.checks import SettingsError, guess, refuse
 from prime_ext.config.verl_keys import check_values, guess_key
 
 CONFIG_MODULE = "prime_ext.config"
-# Keys that decide which keys are next to them; a group of files chooses them together.
+# Keys that decide which other keys their section has; a group of files sets them together.
 _CHOICES = ("prime.process.form=", "step_scorer.kind=", "prm.update_mode=none")
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 
@@ -78,7 +78,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def _guess_choice(key: str) -> str:
-    """Return which choices of a group have a key that the run's section lacks, or nothing."""
+    """Return a hint at the choices of a group that have a key which the run's section lacks."""
     section, _, name = key.rpartition(".")
     for chained in ("prime.process", "pspo"):
         child = key.removeprefix(f"{chained}.").partition(".")[0]

@@ -28,7 +28,7 @@ DTYPE_BYTES = {
 def sequence_parallel_ranks(section: DictConfig) -> int:
     """Return the ranks of a sequence.
 
-    verl takes its deprecated key in the section before that of the engine.
+    verl reads the section's deprecated key before that of the engine.
     """
     key = "ulysses_sequence_parallel_size"
     engine = section.get("engine") or section.get("fsdp_config")

@@ -127,7 +127,7 @@ TurnEstimator = Annotated[Text, limit_to(partial(list_estimators, "turns"))]
 
 @dataclass(frozen=True, config=STRICT)
 class OutcomeSettings:
-    """Settings of the outcome reward's part in the advantage (``prime.outcome``).
+    """Settings of the outcome reward's share of the advantage (``prime.outcome``).
 
     The estimator may also be any name in verl's registry.
     """

@@ -85,7 +85,7 @@ class PrimeSettings(Section):
 
     @property
     def paid_process(self) -> TokenSettings | StepRewardSettings | ScoredStepSettings | None:
-        """Return the process rewards, where they are a source of their own."""
+        """Return the settings of the process rewards; None without them, as in PRIME-D."""
         return None if isinstance(self.process, KLSettings) else self.process
 
     @property
@@ -122,7 +122,7 @@ class PrimeSettings(Section):
 
     @property
     def rewards_advantages(self) -> bool:
-        """Return whether a token's reward is the PRM's log-probability less the policy's.
+        """Return whether a token's reward is the PRM's log-probability minus the policy's.
 
         The policy is the one that wrote the token.
         """
@@ -135,7 +135,7 @@ class PrimeSettings(Section):
 
     @property
     def needs_steps(self) -> bool:
-        """Return whether the trainer cuts responses into steps; a step scorer has its own."""
+        """Return whether the trainer cuts responses into steps; a step scorer cuts them itself."""
         return self.granularity == "step" and not self.scores_steps
 
     @property
@@ -218,7 +218,7 @@ def prm_section(config: DictConfig) -> DictConfig | None:
 
 @dataclass(frozen=True, config=STRICT)
 class PRMSettings(Section):
-    """The section ``prm`` of a never trained model (``prm=frozen``), less ``PRM_SECTIONS``."""
+    """The section ``prm`` of a never trained model (``prm=frozen``), without ``PRM_SECTIONS``."""
 
     section = "prm"
     update_mode: Literal["none", "before", "after", "interleaved"]

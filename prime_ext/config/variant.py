@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants of PRIME: which one a run is, and what was changed of it. Nothing here imports torch."""
+"""Variants of PRIME: the variant of a run, and its changed keys. Nothing here imports torch."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from prime_ext.config.compose import compose_defaults
 from prime_ext.config.settings import VARIANTS_FOLDER, prm_section
 from prime_ext.config.verl_keys import walk_items
 
-# What the variants are called in texts.
+# Names of the variants in texts.
 METHODS = {
     "distilled": "PRIME-D",
     "guarded": "PRIME with a reliability gate",
@@ -19,12 +19,12 @@ METHODS = {
     "rloo": "RLOO",
     "step_scorer": "RLOO with a step reward model",
 }
-# Keys of models and engines, which are those of a run.
+# Keys of models and engines, which belong to a run and not to its variant.
 _OF_RUN = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.infer_", "reward.")
 
 
 def read_keys(variant: str) -> dict[str, Any]:
-    """Return a variant's keys, with dots, and values: of its own file and its chosen sections."""
+    """Return a variant's dotted keys and their values, from its file and its chosen sections."""
     composed = OmegaConf.create(compose_defaults("prime_trainer", (f"variant={variant}",))[0])
     process = composed.prime.process
     anchor = composed.prime.anchor

@@ -42,7 +42,7 @@ READ_UNLISTED = {
 # Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or
 # dictionaries in verl.
 FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
-# Sections of ours, whose settings classes have their keys.
+# Sections of prime_ext, whose settings classes check their keys.
 PRIME_EXT_SECTIONS = ("prime", "pspo", "step_scorer")
 # Sections of prm that are verl's own dataclasses.
 PRM_SECTIONS = ("model", "engine", "optim", "checkpoint")
@@ -297,7 +297,7 @@ def check_values(unresolved: Any, resolved: Any, defaults: Any, expected: Any) -
         for name, unresolved in section.items():
             key = f"{path}{name}"
             default = usual.get(name)
-            # 4.0 equals 4, and is not the number of anything.
+            # 4.0 equals 4 but is not a valid count.
             same = (
                 unresolved == default
                 and type(unresolved) is type(default)
@@ -344,7 +344,7 @@ def check_values(unresolved: Any, resolved: Any, defaults: Any, expected: Any) -
 def _find_missing(
     section: Mapping[str, Any], usual: Mapping[str, Any], path: str = ""
 ) -> Iterable[str]:
-    """Yield a line for each key that the user took away; classes of ours refuse that themselves."""
+    """Yield a line for each key that the user removed; settings classes of ours check theirs."""
     for name, value in usual.items():
         key = f"{path}{name}"
         if name not in section:
@@ -352,7 +352,7 @@ def _find_missing(
             if path != "prm." or name in PRM_SECTIONS:
                 yield f"{key} is missing, which ~{key} takes away; leave it"
         elif isinstance(value, Mapping) and isinstance(section[name], Mapping):
-            # What sections of ours hold depends on choices; their classes refuse missing keys.
+            # The keys of our sections depend on choices; their classes reject missing ones.
             below = dict.fromkeys(value) if key in ("prime", "pspo") else value
             if key != "step_scorer":
                 yield from _find_missing(section[name], below, f"{key}.")
@@ -433,7 +433,7 @@ def guess_key(key: str, known: Mapping[str, Any]) -> str:
     near = guess(name, list(section), above) or "".join(
         f"; did you mean {known_key}?" for known_key in [*elsewhere][:1]
     )
-    # More would bury the line.
+    # A longer list would hide the message.
     return near or (f"; there is {', '.join(sorted(section))}" if len(section) <= 12 else "")
 
 

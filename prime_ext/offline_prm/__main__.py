@@ -139,7 +139,7 @@ def load(settings: OfflineSettings) -> tuple[list[PromptGroup], list[PromptGroup
 
 
 def normalize_prompt(group: PromptGroup) -> str:
-    """Return what prompts share that differ in white space only."""
+    """Return a text that is equal for prompts that differ in white space only."""
     messages = wrap_prompt(group.prompt)
     return json.dumps(
         [[message["role"], " ".join(message["content"].split())] for message in messages]
@@ -161,7 +161,7 @@ def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
 
 
 def describe_dropped(name: str, read: list[PromptGroup], used: list[PromptGroup]) -> list[str]:
-    """Return a line for what ``data.max_length`` leaves out of the data."""
+    """Return lines about the prompts and responses that ``data.max_length`` leaves out."""
     dropped = count_examples(read) - count_examples(used)
     if not dropped:
         return []

@@ -157,7 +157,7 @@ class OfflineTrainer:
         return self.total_steps
 
     def _save(self, checkpoints: Checkpoints, step: int) -> None:
-        """Write a checkpoint, declare it complete, delete older ones; data follow from the step."""
+        """Write a checkpoint, mark it as complete, and delete older ones; data follow the step."""
         folder = checkpoints.root / f"global_step_{step}"
         first = dist.get_rank() == 0
         if first:
@@ -303,7 +303,7 @@ def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[t
 def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
     """Gather the values of the first ``count`` rows from all ranks; nothing if they have none."""
     gathered: list[Any] = [None] * dist.get_world_size()
-    # Copies: a part of a tensor would take all of it along.
+    # Copies, because sending a view would send the complete tensor.
     dist.all_gather_object(
         gathered, {row: values.clone() for row, values in of_row.items() if row < count}
     )

@@ -139,7 +139,7 @@ class ShapedReward:
 class PSPOShaping:
     """Accumulation, shaping and credit of the section ``pspo``, in float64.
 
-    Rewards travel in float32; those that it cannot hold are refused, since the shape ``released``
+    Rewards travel in float32; those that it cannot hold are rejected, since the shape ``released``
     grows without bound.
     """
 
@@ -220,7 +220,7 @@ class PSPORewardManager(StepScoresRewardManager):
             return ShapedReward(), str(error)
 
     async def _judge(self, data: DataProto) -> dict[str, Any] | None:
-        """Return the verdict, ``acc`` and ``grader_failure``; None if not wanted or possible."""
+        """Return the verdict, ``acc`` and ``grader_failure``; None without judge or gold."""
         section = _column(data.non_tensor_batch, "reward_model")
         gold = section.get("ground_truth") if isinstance(section, Mapping) else None
         if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):

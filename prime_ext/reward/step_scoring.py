@@ -24,7 +24,7 @@ _LONGEST = 200  # characters
 
 @dataclass(frozen=True)
 class StepScoringResult:
-    """Response with steps and scores, or a ``reason``; ``seconds`` of scoring include waiting."""
+    """Steps and scores of a response, or a ``reason``; ``seconds`` of scoring include waiting."""
 
     cut: Cut
     n_tokens: int
@@ -76,7 +76,7 @@ class ResponseStepScorer:
 
 
 def failure_info(reason: str) -> dict[str, Any]:
-    """Return the columns of whether a response has no reward, and why."""
+    """Return the columns that report whether a response has no reward, and why."""
     return {
         FAILURE: float(bool(reason)),
         "failure_detail": f"step scorer: {reason}"[:_LONGEST] if reason else "",

@@ -104,7 +104,7 @@ def read_result(result: Any) -> dict[str, Any]:
 
 
 class LoopThread:
-    """An event loop in its own thread; a coroutine that blocks it holds up only its own kind."""
+    """Event loop in its own thread; a coroutine that blocks it delays only others of this loop."""
 
     def __init__(self) -> None:
         self._start()

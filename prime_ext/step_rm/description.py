@@ -108,7 +108,7 @@ class PairEncoder:
         )
 
     def _find_surroundings(self, second: str | None) -> tuple[list[int], list[int]]:
-        """Return what the tokenizer puts before the first text, and all that follows it."""
+        """Return the tokens that the tokenizer puts before the first text, and all that follow."""
         probe = self._ids("a")
         framed = list(self.tokenizer("a", second)["input_ids"])
         start = _find(probe, framed)
@@ -126,7 +126,7 @@ class PairEncoder:
         at = _find(probe, rest) or 0
         between = rest[:at]
         end = rest[at + len(probe) :]
-        # <s> a <s> b: a second beginning parts nothing.
+        # <s> a <s> b: a second beginning does not separate the texts.
         return (begin, between, end) if between and between != begin else self._single
 
     def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:

@@ -142,7 +142,7 @@ def load_model(settings: ModelSettings) -> Any:
 
 
 class RunFiles(TrainerCallback):
-    """Write metrics, and declare checkpoints complete."""
+    """Write metrics, and mark checkpoints as complete."""
 
     def __init__(self, path: Path, checkpoints: Checkpoints, step: int):
         self.checkpoints = checkpoints

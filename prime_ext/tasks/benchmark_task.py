@@ -88,7 +88,7 @@ class Gold:
         (column,) = self.columns
         value = cell(row, column)
         if isinstance(value, list):
-            # All of several answers are wanted.
+            # All of several answers are needed.
             value = ", ".join(read_cell(item, column) for item in value)
         text = read_cell(value, column)
         if self.extract:

@@ -27,7 +27,7 @@ from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource
 
 FOLDER = Path(__file__).parent / "benchmarks"
-# The key of a file that says only in what it differs from another.
+# Key with the name of the task that a file extends.
 EXTENDS = "extends"
 
 

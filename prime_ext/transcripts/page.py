@@ -51,7 +51,7 @@ METRICS = {
 
 
 def escape(text: str) -> str:
-    """Make a text visible, and nothing in it markup."""
+    """Escape a text, and make its invisible characters visible."""
     return html.escape(show_invisible(text))
 
 
@@ -204,7 +204,7 @@ def _list_facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _legend(scales: Mapping[str, float], rewarded: bool, scored: bool) -> str:
-    """Return the bar with the colors, and the choice of what they stand for."""
+    """Return the bar that explains the colors and chooses between their meanings."""
     bars = []
     cells = "".join(
         f"<i{_classes(_level(level, LEVELS, 'p'), _level(level, LEVELS, 'a'))}></i>"
@@ -260,7 +260,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _failed(info: Mapping[str, Any]) -> bool:
-    """Return whether a response has no verdict, or no score, because who gives it failed."""
+    """Return whether the grader or the scorer of a response failed."""
     return bool(info.get("grader_failure") or info.get("reward_failure"))
 
 
@@ -279,7 +279,7 @@ def _verdict(info: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _reasons(info: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the verifier read in a response, and what decided."""
+    """Return the answer that the verifier read in a response, and the reason of its verdict."""
     lines = []
     if info.get("pred"):
         lines.append(("answer read", str(info["pred"])))

@@ -158,7 +158,7 @@ class TranscriptRecorder:
         return [row for row, (key, pad) in enumerate(_rows(store)) if group_uid(key) in chosen]
 
     def add_prime(self, rollouts: Rollouts, result: StepResult, settings: PrimeSettings) -> None:
-        """Record rollouts that are trained on, with what a step of PRIME has made of them."""
+        """Record rollouts that are trained on, with the rewards and advantages of PRIME's step."""
         positions = self._choose(rollouts.store) if self._recording else []
         if not positions:
             return
@@ -201,7 +201,7 @@ class TranscriptRecorder:
             self._trained[rollouts.store.keys[position]] = row
 
     def add_pspo(self, store: RolloutStore) -> None:
-        """Record rollouts that are trained on, with step scores and what verl made of rewards."""
+        """Record rollouts that are trained on, with step scores and verl's advantages."""
         positions = self._choose(store) if self._recording else []
         if not positions:
             return
@@ -228,9 +228,9 @@ class TranscriptRecorder:
             self._trained[chosen.keys[position]] = row
 
     def _describe(self, store: RolloutStore) -> list[Row]:
-        """Return what every rollout has, whatever becomes of it."""
+        """Return the fields that trained and dropped rollouts have in common."""
         ids = store.fetch_rows("prompts", "responses")
-        # A reward manager of the user's may do without gold answers.
+        # A user's reward manager may need no gold answers.
         data = store.fetch_present("extra_fields", "reward_model")
         golds = data.get("reward_model", [None] * len(store))
         rows = []

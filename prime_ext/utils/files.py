@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, written whole or not at all under their final names, and read line by line."""
+"""Files that are written completely or not at all, and read line by line."""
 
 import gzip
 import hashlib

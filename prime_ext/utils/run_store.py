@@ -45,7 +45,7 @@ _TORCH_WRITE = re.compile(r"PytorchStreamWriter failed|inline_container\.cc.*une
 
 
 class RunError(ValueError):
-    """Something cannot be done as asked; the one-line message has what would be right."""
+    """A request that cannot be carried out; the one-line message has what would be right."""
 
 
 def command(
@@ -210,7 +210,7 @@ class RunLock:
         self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -227,7 +227,7 @@ class LineFile:
     """Finished items: JSON objects by key in ``rows``, one a line; a context takes new ones.
 
     A line has the names ``fields``. ``expected`` are the keys that belong here, in order; None for
-    any, in the order in which they come. Raises RunError: a line is broken, belongs to no wanted
+    any, in the order in which they come. Raises RunError: a line is broken, belongs to no expected
     key, or is there twice. Nothing is changed then.
     """
 
@@ -265,7 +265,7 @@ class LineFile:
         self._written: list[Any] | None = None if cut else list(self.rows)
 
     def keep(self, keep: Callable[[Row], bool]) -> None:
-        """Forget rows for which ``keep`` is false."""
+        """Drop rows for which ``keep`` is false."""
         self.rows = {key: row for key, row in self.rows.items() if keep(row)}
 
     def __enter__(self) -> "LineFile":

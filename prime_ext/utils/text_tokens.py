@@ -19,7 +19,7 @@ STEP_SEPARATOR = "\n\n"
 
 
 class TextError(RunError):
-    """A text that cannot be tokenized as asked; the message is one line."""
+    """A text that cannot be tokenized; the message is one line."""
 
 
 def wrap_prompt(prompt: Prompt) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ class TextEncoder:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def literal(self, text: str) -> list[int]:
-        """Return the tokens of somebody else's text: special tokens that it spells are text."""
+        """Return the tokens of untrusted text: special tokens that it spells out are text."""
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
             "input_ids"
         ]

@@ -120,7 +120,7 @@ def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> 
 async def ask_verifier(
     verifier: TaskVerifier, response: str, gold: Any, options: Mapping[str, Any]
 ) -> Verdict:
-    """Return what a verifier says of a response. ``TypeError``: it is not a :class:`Verdict`."""
+    """Return a verifier's verdict on a response. ``TypeError``: it is not a :class:`Verdict`."""
     verdict: Any = await verifier.averify(response, gold, **options)
     if not isinstance(verdict, Verdict):
         raise TypeError(

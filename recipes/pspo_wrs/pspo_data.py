@@ -98,7 +98,8 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
 
     Splits are those of ``prime_ext.tasks.last_digit_chain``. If problems must be ``unique``, short
     ones run out first: ``test`` has some 60, 260 and 1,000 problems of three, four and five
-    operations. ``ValueError``: more than half of the different problems are wanted.
+    operations. ``ValueError``: more than half of the different
+    problems are requested.
     """
     low, high = SPLITS[split]
     existing = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100

@@ -306,7 +306,7 @@ def evaluate(
 
 
 def write_evaluation(description: str | None, evaluate: Callable[..., dict[str, Any]]) -> None:
-    """Evaluate what the command line names, write the result and print its numbers."""
+    """Evaluate with the options of the command line, write the result and print its numbers."""
     options = read_options(description, "model", "data", "output", "limit", "seed")
     output = options.pop("output")
     result = evaluate(**options)

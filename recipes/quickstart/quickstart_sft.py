@@ -38,7 +38,7 @@ LEARNING_RATE = 3e-3
 def examples(
     conversations: list[list[dict[str, str]]], tokenizer: PreTrainedTokenizerFast
 ) -> list[dict[str, list[int]]]:
-    """Tokenize conversations; only what the assistant wrote has labels.
+    """Tokenize conversations; only messages of the assistant have labels.
 
     The chat templates render each message on its own, so the parts join to the complete
     conversation.

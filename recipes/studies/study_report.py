@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method: what it ran with (the best of its candidates), and its runs."""
+    """A method: the words of its best candidate, and its runs."""
 
     words: list[str]
     runs: Runs
@@ -174,7 +174,7 @@ def format_row(
 
 
 def label_method(study: Study, name: str, words: list[str]) -> str:
-    """Return the name of a method in the table; without a label its own name and what was set."""
+    """Return the label of a method in the table; without one, its name and words."""
     changes = [word for word in words if "=" in word]
     return study.get("labels", {}).get(name) or ", ".join([f"`{name}`", *changes])
 

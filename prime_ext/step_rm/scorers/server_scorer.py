@@ -108,7 +108,7 @@ class ClassifyScorer(StepScorer):
         order = self._description.labels
         score = calibrate(values, order, self._description.temperature, url)
         name = item.get("label")
-        # Only the name of the likeliest class is told; it must be ours.
+        # The server returns only the name of the likeliest class, which must match.
         index = values.index(max(values))
         if name is None or str(name).upper() == f"LABEL_{index}":
             raise StepRMError(

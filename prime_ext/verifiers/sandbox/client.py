@@ -88,7 +88,7 @@ _ENVIRONMENT = {
 
 
 def _list_readable_paths() -> list[str]:
-    """Return what a program needs to read for its imports."""
+    """Return the paths that a program must read for its imports."""
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     if "/" in prefixes:
         prefixes = set(sysconfig.get_paths().values())

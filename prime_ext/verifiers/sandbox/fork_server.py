@@ -125,7 +125,7 @@ class Child:
                 return "misbehaved"
 
     def end(self) -> int:
-        """Kill it if it still runs, remove what it left, and return its exit code."""
+        """Kill it if it still runs, remove its files, and return its exit code."""
         # Killed before it is reaped, so that the number cannot have passed to another process.
         if not self.reap():
             os.kill(self.pid, signal.SIGKILL)
