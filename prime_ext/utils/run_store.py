@@ -240,13 +240,13 @@ class LineFile:
     ) -> None:
         self.path = path
         self._key = key
-        self._wanted = None if expected is None else list(expected)
+        self._expected = None if expected is None else list(expected)
         self.rows: dict[Any, Row] = {}
         self._file: Any = None
         self._last_sync = 0.0
         # A kill may have cut off the last line.
         complete, _, cut = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
-        allowed = None if self._wanted is None else set(self._wanted)
+        allowed = None if self._expected is None else set(self._expected)
         for number, line in enumerate(complete.splitlines(), start=1):
             where = f"{path} line {number}"
             row = parse_object(line, where)
@@ -287,8 +287,8 @@ class LineFile:
         os.fsync(self._file.fileno())
         self._file.close()
         self._written = list(self.rows)
-        if kind is None and self._wanted is not None:
-            self.rows = {key: self.rows[key] for key in self._wanted if key in self.rows}
+        if kind is None and self._expected is not None:
+            self.rows = {key: self.rows[key] for key in self._expected if key in self.rows}
             self._write()
 
     def _write(self) -> None:
