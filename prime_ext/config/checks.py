@@ -34,7 +34,7 @@ def unescape(text: str) -> str:
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
-# Of separators, which users write in a shell.
+# Types of separators, which users write in a shell.
 Escaped = Annotated[str, Field(strict=True), AfterValidator(unescape)]
 EscapedText = Annotated[Text, AfterValidator(unescape)]
 Count = Annotated[int, Field(strict=True, ge=1)]

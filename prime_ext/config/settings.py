@@ -185,8 +185,8 @@ class PrimeSettings(Section):
 # An extra pass in every tenth step measures the pair accuracy after the PRM's update
 # (update_mode=before: before it).
 STEPS_PER_MEASUREMENT = 10
-# Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make
-# a GPU no busier.
+# Tokens of a pass without gradients: this multiple of a training pass's, up to the number that
+# keeps a GPU busy.
 FORWARD_MULTIPLE = 4
 FORWARD_LIMIT = 32768
 

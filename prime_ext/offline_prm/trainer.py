@@ -193,7 +193,7 @@ class OfflineTrainer:
         self.loss.start_recording()
         output = self.worker.train_mini_batch(batch)
         log_probs = _gather(self.loss.stop_recording(), len(sequences))
-        # Those of the first rank.
+        # The metrics of the first rank.
         box: list[Any] = [None if output is None else tu.get(output, "metrics")]
         dist.broadcast_object_list(box, src=0)
         metrics = {
@@ -300,12 +300,12 @@ def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[t
     return list(labeled), fields
 
 
-def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
-    """Gather the values of the first ``count`` rows from all ranks; nothing if they have none."""
+def _gather(by_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
+    """Gather the values of the first ``count`` rows from all ranks, in the order of the rows."""
     gathered: list[Any] = [None] * dist.get_world_size()
     # Copies, because sending a view would send the complete tensor.
     dist.all_gather_object(
-        gathered, {row: values.clone() for row, values in of_row.items() if row < count}
+        gathered, {row: values.clone() for row, values in by_row.items() if row < count}
     )
     everything = {
         row: values for values_by_row in gathered for row, values in values_by_row.items()

@@ -73,8 +73,8 @@ def report(run_dir: Path) -> dict[str, Any]:
     return report_run(run, title, score, 300, draw_calls, {"calls": calls})
 
 
-def text(run_dir: Path, summary: dict[str, Any]) -> str:
-    """Write what a reader should know about the run, in a few lines."""
+def format_report(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Format a report on the run for readers, in a few lines."""
     before, after = (
         f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %"
         for calls in summary["calls"].values()
@@ -92,4 +92,4 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     options = read_options(__doc__, "run-dir")
-    print(text(options["run_dir"], report(options["run_dir"])))
+    print(format_report(options["run_dir"], report(options["run_dir"])))

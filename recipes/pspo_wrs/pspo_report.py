@@ -37,8 +37,8 @@ def describe_policy(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def text(run_dir: Path, summary: dict[str, Any]) -> str:
-    """Write what a reader should know about the run."""
+def format_report(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Format a report on the run for readers."""
     rm = summary["step_rm"]
     before, after = (describe_policy(summary[when]) for when in ("before", "after"))
     lines = [
@@ -128,4 +128,4 @@ def report(run_dir: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     options = read_options(__doc__, "run-dir")
-    print(text(options["run_dir"], report(options["run_dir"])))
+    print(format_report(options["run_dir"], report(options["run_dir"])))

@@ -88,8 +88,8 @@ def report(run_dir: Path) -> dict[str, Any]:
     )
 
 
-def text(run_dir: Path, summary: dict[str, Any]) -> str:
-    """Write what a reader should know about the run, in a few lines."""
+def format_report(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Format a report on the run for readers, in a few lines."""
     lines = [
         (
             "The model starts low by design: it imitated demonstrators with systematic"
@@ -111,4 +111,4 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     options = read_options(__doc__, "run-dir")
-    print(text(options["run_dir"], report(options["run_dir"])))
+    print(format_report(options["run_dir"], report(options["run_dir"])))

@@ -87,7 +87,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
 
 
 def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[str]) -> str:
-    """Write what a reader should know about a run of PRIME, with some lines about its task."""
+    """Format a report on a run of PRIME for readers, with some lines about its task."""
     auc = {
         policy: [format_number(row[name], ".2f") for name in ("outcome_auc", "auc")]
         for policy, row in summary["process_rewards"].items()

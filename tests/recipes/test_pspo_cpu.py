@@ -324,7 +324,7 @@ def test_the_report_shows_both_policies_and_the_reward_models_accuracy(tmp_path)
         and read_json(tmp_path / "summary.json") == summary
     )
     assert (tmp_path / "steps.png").stat().st_size > 5000
-    said = pspo_report.text(tmp_path, summary)
+    said = pspo_report.format_report(tmp_path, summary)
     lines = {line[2:26].strip(): line[26:].split() for line in said.splitlines()}
     assert lines["more than 8 steps"] == ["25.0", "%", "0.0", "%"]
     assert lines["score, geometric mean"] == ["0.500", "0.750"]
