@@ -13,7 +13,7 @@ import torch
 from prime_ext.algorithms.accumulation import StepScoreFunction
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
 from prime_ext.algorithms.returns import apply_mask, mark_last_token, upcast
-from prime_ext.algorithms.steps import StepSpans, place_at_ends, sum_over_steps
+from prime_ext.algorithms.steps import StepSpans, mark_ends, place_at_ends, sum_over_steps
 from prime_ext.names import Credit, RewardPosition
 
 
@@ -73,12 +73,17 @@ class ProcessShaping:
     reward_position: RewardPosition = "last_token"
 
     def __call__(
-        self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None
+        self,
+        reward_BT: torch.Tensor,
+        mask_BT: torch.Tensor,
+        spans: StepSpans | None = None,
+        score_BS: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the paid rewards and the mask of their positions, ``(B, T)`` each.
 
-        ``reward_BT`` are the rewards r_t = beta * q_t of tokens. Steps and turns need ``spans``.
-        Raises ValueError for scores that are not finite where they are accumulated.
+        ``reward_BT`` are the rewards r_t = beta * q_t of tokens. Steps and turns need ``spans``;
+        their scores are ``score_BS``, or follow from the rewards of their tokens. Raises ValueError
+        for scores that are not finite where they are accumulated.
         """
         last_BT = mark_last_token(mask_BT)
         if self.granularity == "token":
@@ -89,20 +94,26 @@ class ProcessShaping:
             ), last_BT
         assert spans is not None
         if self.chain.accumulation == "none" or self.reward_position == "step_ends":
-            score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
-            paid_BT = place_at_ends(
-                compute_step_rewards(score_BS, spans.mask_BS, self.chain, self.credit), spans
+            paid_BS = compute_step_rewards(
+                self._score(reward_BT, spans, score_BS), spans.mask_BS, self.chain, self.credit
             )
-            return paid_BT, place_at_ends(spans.mask_BS.float(), spans)
+            return place_at_ends(paid_BS, spans), mark_ends(spans)
         where_BT = last_BT if self.reward_position == "last_token" else mask_BT
         share_BT = where_BT / where_BT.sum(-1, keepdim=True).clamp_min(1)
-        return self.chain_value(reward_BT, spans).reward_B[:, None] * share_BT, where_BT
+        return self.chain_value(reward_BT, spans, score_BS).reward_B[:, None] * share_BT, where_BT
 
-    def chain_value(self, reward_BT: torch.Tensor, spans: StepSpans) -> ChainValue:
+    def chain_value(
+        self, reward_BT: torch.Tensor, spans: StepSpans, score_BS: torch.Tensor | None = None
+    ) -> ChainValue:
         """Compute the values of the chains; needs an accumulation."""
-        return self.chain(
-            self.score(sum_over_steps(reward_BT, spans), spans.mask_BS), spans.mask_BS
-        )
+        return self.chain(self._score(reward_BT, spans, score_BS), spans.mask_BS)
+
+    def _score(
+        self, reward_BT: torch.Tensor, spans: StepSpans, score_BS: torch.Tensor | None
+    ) -> torch.Tensor:
+        if score_BS is not None:
+            return score_BS
+        return self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
 
 
 def compute_step_rewards(

@@ -102,7 +102,7 @@ _Every = Annotated[int, Field(strict=True), AfterValidator(_forbid_zero)]
 _Contents = Annotated[
     list[Literal["model", "optimizer", "extra", "hf_model"]], BeforeValidator(_from_tuple)
 ]
-_Dtype = Annotated[str, limit_to(DTYPE_BYTES)]
+_Dtype = Annotated[str, limit_to(DTYPE_BYTES.keys)]
 _KL = Annotated[str, Field(pattern=r"^(kl|k1|abs|mse|k2|low_var_kl|k3|full)\+?$")]
 KINDS: dict[str, Any] = {
     "modules": list[Text],

@@ -298,7 +298,14 @@ class FrozenPRM:
         }
         if rollouts.old_log_prob_BT is not None:
             reward_BT = policy_relative_rewards(log_prob_BT, rollouts.old_log_prob_BT, mask_BT)
-        return ScoredRollouts(reward_BT, self.noise, pairs, rollouts.steps, metrics, batch.seconds)
+        return ScoredRollouts(
+            reward_BT,
+            noise=self.noise,
+            pairs=pairs,
+            steps=rollouts.steps,
+            metrics=metrics,
+            seconds=batch.seconds,
+        )
 
 
 class TrainedPRM(FrozenPRM):

@@ -175,9 +175,9 @@ def _process(
     assert process is not None
     shaping = build_shaping(settings)
     spans = None if scored.steps is None else scored.steps.spans
-    paid_BT, source_BT = shaping(reward_BT, mask_BT, spans)
+    paid_BT, source_BT = shaping(reward_BT, mask_BT, spans, scored.score_BS)
     if shaping.chain.accumulation != "none" and spans is not None:
-        chain = shaping.chain_value(reward_BT, spans)
+        chain = shaping.chain_value(reward_BT, spans, scored.score_BS)
         rows_B = rollouts.valid_B
         parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
         metrics = {
@@ -204,10 +204,10 @@ def _process(
 def _shape_noise(
     shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
 ) -> Iterator[torch.Tensor]:
-    """Yield the shaped rewards of simulated rounding noise minus those of zero scores.
+    """Yield the shaped rewards of simulated rounding noise minus those of zero scores, ``(B, T)``.
 
-    There are several draws ``(B, T)`` from a fixed seed: where one response outweighs all others, a
-    single draw may be far too small.
+    There are several draws from a fixed seed: where one response outweighs all others, a single
+    draw may be far too small.
     """
     generator = torch.Generator().manual_seed(0)
     without_BT, _ = shaping(torch.zeros_like(mask_BT), mask_BT, spans)

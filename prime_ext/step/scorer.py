@@ -10,7 +10,7 @@ import torch
 
 from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
 from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.steps import find_valid_ends, step_spans
+from prime_ext.algorithms.steps import find_valid_ends, place_at_ends, spans_from_ends
 from prime_ext.reward.pspo_info import score_metrics
 from prime_ext.step.rollouts import Rollouts, Steps
 from prime_ext.step.store import reward_info
@@ -22,7 +22,8 @@ class ScoredRollouts:
 
     Attributes:
         reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``),
-            or the score of each step at its last token; not normalized, 0 outside the mask.
+            or the scores of the steps that end at a token; not normalized, 0 outside the mask.
+        score_BS: the scores of ``steps``, where they are not sums of these rewards.
         noise: standard deviation of the rounding noise of a reward.
         pairs: how the scorer ordered pairs of these rollouts before it was trained on them.
         steps: the steps that get rewards.
@@ -30,6 +31,7 @@ class ScoredRollouts:
     """
 
     reward_BT: torch.Tensor | None = None
+    score_BS: torch.Tensor | None = None
     noise: float = 0.0
     pairs: PairCount = PairCount(0.0, 0.0)
     steps: Steps | None = None
@@ -54,20 +56,22 @@ class StepRewardModel:
         self.shaping = shaping
 
     def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
-        """Put the score of each step at its last token in the mask.
+        """Return the scores of the steps of the text, which end at tokens of the mask.
 
-        Steps that end at the same token count as one, with the lowest score. A response that could
-        not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step. Raises
-        RuntimeError: the steps are those of another output of the agent loop.
+        Short steps may share a token; each counts. A response that could not be scored
+        (``prime.verifier.on_failure=zero``) has the score 0 for every step. Raises RuntimeError:
+        the steps are those of another output of the agent loop.
         """
         store = rollouts.store
         lengths = store.response_lengths
         mask_BT = rollouts.mask_BT
         valid_B = rollouts.valid_B
-        reward_BT = torch.zeros_like(mask_BT)
-        boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         rows = valid_B.nonzero()[:, 0].tolist()
         infos = [reward_info(store.keys[row], rollouts.extras[row]) for row in rows]
+        n_steps = max([1, *(len(json.loads(info["step_ends"])) for info in infos)])
+        score_BS = torch.zeros(len(mask_BT), n_steps)
+        end_BS = torch.zeros(len(mask_BT), n_steps, dtype=torch.long)
+        step_mask_BS = torch.zeros(len(mask_BT), n_steps, dtype=torch.bool)
         for row, info in zip(rows, infos, strict=True):
             if info["n_tokens"] != (n_tokens := lengths[row]):
                 raise RuntimeError(
@@ -76,20 +80,20 @@ class StepRewardModel:
                     " with an implicit PRM"
                 )
             end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
-            score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))
-            if len(end_S):
-                token_S = find_valid_ends(end_S, mask_BT[row])
-                reward_BT[row].scatter_reduce_(0, token_S, score_S, "amin", include_self=False)
-                boundary_BT[row, token_S] = True
-        steps = Steps(
-            step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos))
-        )
+            count = len(end_S)
+            if count:
+                end_BS[row, :count] = find_valid_ends(end_S, mask_BT[row])
+                step_mask_BS[row, :count] = True
+                score_BS[row, :count] = torch.tensor(json.loads(info["step_scores"]) or [0.0])
+        spans = spans_from_ends(end_BS, step_mask_BS, mask_BT)
+        steps = Steps(spans, int(sum(info["steps_timed_out"] for info in infos)))
+        reward_BT = place_at_ends(score_BS, spans)
         # Sum of a response's rewards before normalization, which does not change the order.
-        reward_B = self.shaping(reward_BT, mask_BT, steps.spans)[0].sum(-1)
+        total_B = self.shaping(reward_BT, mask_BT, spans, score_BS)[0].sum(-1)
         # Differences below float32 rounding count as ties.
-        pairs, accuracy = measure_pairs(rollouts, reward_B.round(decimals=6), "before")
-        metrics = score_metrics(infos) | measure_sums(rollouts, reward_B) | accuracy
-        return ScoredRollouts(reward_BT, pairs=pairs, steps=steps, metrics=metrics)
+        pairs, accuracy = measure_pairs(rollouts, total_B.round(decimals=6), "before")
+        metrics = score_metrics(infos) | measure_sums(rollouts, total_B) | accuracy
+        return ScoredRollouts(reward_BT, score_BS, pairs=pairs, steps=steps, metrics=metrics)
 
 
 def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:

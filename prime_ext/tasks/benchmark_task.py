@@ -60,7 +60,7 @@ class BenchmarkSource:
         return self.local if local else self.files
 
 
-Style = Annotated[Text, limit_to(STYLES)]
+Style = Annotated[Text, limit_to(STYLES.keys)]
 Answer = Annotated[str, BeforeValidator(str)]
 AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 

@@ -189,8 +189,8 @@ class TranscriptRecorder:
                 row |= {"step_ends": end_S.tolist(), "unit": unit}
             if scored.reward_BT is not None:
                 reward_T = scored.reward_BT[position, :n_tokens]
-                if settings.scores_steps:
-                    row["step_scores"] = _round(reward_T[end_S])
+                if scored.score_BS is not None:
+                    row["step_scores"] = _round(scored.score_BS[position, : len(row["step_ends"])])
                 else:
                     row["process"] = _round(reward_T)
             turns = rollouts.turns
@@ -201,7 +201,7 @@ class TranscriptRecorder:
             self._trained[rollouts.store.keys[position]] = row
 
     def add_pspo(self, store: RolloutStore) -> None:
-        """Record rollouts that are trained on, with step scores and verl's advantages."""
+        """Record rollouts that are trained on, with step scores and verl's rewards and advantages."""
         positions = self._choose(store) if self._recording else []
         if not positions:
             return

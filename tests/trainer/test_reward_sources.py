@@ -115,7 +115,7 @@ def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
     ) == float(reward_BT[0, 2])
     torch.testing.assert_close(r.sum(-1), reward_BT.sum(-1))
     assert metrics["prime/steps/mean"] == pytest.approx((2 + 1 + 2 + 1 + sum(last)) / 5)
-    assert metrics["prime/steps/max"] == 2 and metrics["prime/steps/timed_out"] == 0
+    assert metrics["prime/steps/max"] == 3 and metrics["prime/steps/timed_out"] == 0
 
 
 def test_a_slow_pattern_makes_one_step_and_is_counted(queue, monkeypatch):
@@ -326,27 +326,27 @@ def test_a_steps_score_is_its_last_tokens_reward(monkeypatch):
     assert case.scored.reward_BT.tolist() == [
         [0.0, 0.75, 0.5, 0.0],
         [0.5, 0.125, 0.0, 0.0],
-        # The end in the hole moves to the token before, which then closes both steps: the lower
-        # score counts.
-        [0.25, 0.0, 0.0, 0.875],
+        # The end in the hole moves to the token before, which then closes two steps: their scores
+        # are added there.
+        [0.75, 0.0, 0.0, 0.875],
         [0.0, 0.0, 0.0, 0.0],
         [0.0, 0.375, 0.0, 0.0],
         [0.0] * 4,
         [0.0] * 4,
     ]
-    assert case.scored.steps.spans.count_B.tolist() == [2, 2, 2, 1, 1, 0, 0]
+    assert case.scored.steps.spans.count_B.tolist() == [2, 2, 3, 0, 1, 0, 0]
     assert torch.equal(case.sources().by_name["process"].reward_BT, case.scored.reward_BT)
     metrics = case.step().metrics
     assert metrics["prm/lowest_step_score"] == pytest.approx((0.5 + 0.125 + 0.25 + 0.375) / 4)
-    assert metrics["prime/steps/max"] == 2 and "prm/absolute_accuracy/before_update" not in metrics
+    assert metrics["prime/steps/max"] == 3 and "prm/absolute_accuracy/before_update" not in metrics
 
 
 @pytest.mark.parametrize(
     ("changes", "pay"),
     [
-        ({}, [1.25, 0.625, 1.125, 0.0, 0.375]),
-        ({"process__granularity": "response"}, [1.25, 0.625, 1.125, 0.0, 0.375]),
-        ({"process__accumulation__mode": "mean"}, [0.625, 0.3125, 0.5625, 0.0, 0.0]),
+        ({}, [1.25, 0.625, 1.625, 0.0, 0.375]),
+        ({"process__granularity": "response"}, [1.25, 0.625, 1.625, 0.0, 0.375]),
+        ({"process__accumulation__mode": "mean"}, [0.625, 0.3125, 1.625 / 3, 0.0, 0.0]),
     ],
 )
 def test_pairs_are_ordered_by_the_total_reward_of_a_response(monkeypatch, changes, pay):
