@@ -182,7 +182,7 @@ class Rollouts(NamedTuple):
     reference_BT: torch.Tensor | None = None  # and under the PRM's reference
 
     def rows(self, index_B: torch.Tensor) -> "Rollouts":
-        return Rollouts(*(None if part is None else part[index_B] for part in self))
+        return Rollouts(*(None if tensor is None else tensor[index_B] for tensor in self))
 
     def model_inputs(self, start: int = 0, stop: int | None = None) -> dict[str, torch.Tensor]:
         """Return the token ids of the positions ``[start, stop)``, and what a model must know about left padding."""
@@ -272,7 +272,7 @@ def write_start(task: ChainTask, folder: Path, steps: int = 1500, batch_size: in
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
-Scores = tuple[torch.Tensor, torch.Tensor | None]  # q_t = log phi - log ref, (B, T); the PRM's logits, if needed
+PRMOutputs = tuple[torch.Tensor, torch.Tensor | None]  # q_t = log phi - log ref, (B, T); the PRM's logits, if needed
 Targets = list[tuple[float, torch.Tensor]]  # weights and logits (B, T, V) of what the policy is pulled towards
 
 
@@ -319,7 +319,7 @@ class Trainer:
         reference_BT = rollouts.log_probs(rollouts.logits(self.reference)) if self.reference else old_BT
         return Rollouts(*rollouts[:4], outcome_B, group_B, old_BT, reference_BT)
 
-    def learn_and_score(self, batch: Rollouts) -> tuple[float, Scores]:
+    def learn_and_score(self, batch: Rollouts) -> tuple[float, PRMOutputs]:
         """Train the PRM on the outcomes; return the gate, and the scores that the policy is trained with."""
         if self.settings["prime.process.form"] == "kl":  # PRIME-D: learn first, then read the distribution
             unseen = self.score(batch)
@@ -334,7 +334,7 @@ class Trainer:
         return gate, scores
 
     @torch.no_grad()
-    def score(self, batch: Rollouts) -> Scores:
+    def score(self, batch: Rollouts) -> PRMOutputs:
         logits_BTV = batch.logits(self.prm.model)
         return implicit_reward.log_ratio(batch.log_probs(logits_BTV), batch.reference_BT, batch.mask_BT), logits_BTV
 
@@ -345,16 +345,16 @@ class Trainer:
         if self.settings["prm.bias"] and not self.prm.optimizer.state:  # its first update
             self.prm.bias.data.fill_(prm_losses.compute_logit(float(batch.outcome_B.mean())))
         for rows in torch.randperm(len(first_BT), generator=self.prm_rng).split(self.settings["prm.mini_batch_size"]):
-            part = batch.rows(rows)
-            log_prob_BT = part.log_probs(part.logits(self.prm.model))
-            q_BT = implicit_reward.log_ratio(log_prob_BT, part.reference_BT, part.mask_BT)
+            mini_batch = batch.rows(rows)
+            log_prob_BT = mini_batch.log_probs(mini_batch.logits(self.prm.model))
+            q_BT = implicit_reward.log_ratio(log_prob_BT, mini_batch.reference_BT, mini_batch.mask_BT)
             first_BT[rows] = q_BT.detach()
-            fields = ce.prepare(part.outcome_B, part.group_B, torch.ones_like(part.outcome_B))
+            fields = ce.prepare(mini_batch.outcome_B, mini_batch.group_B, torch.ones_like(mini_batch.outcome_B))
             fields = replace(fields, weight_B=fields.weight_B / len(rows))
-            self.prm.minimize(ce.loss(q_BT, part.mask_BT, fields, self.settings["prm.beta"], bias=self.prm.bias))
+            self.prm.minimize(ce.loss(q_BT, mini_batch.mask_BT, fields, self.settings["prm.beta"], bias=self.prm.bias))
         return first_BT
 
-    def advantages(self, batch: Rollouts, gate: float, scores: Scores | None) -> torch.Tensor:
+    def advantages(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> torch.Tensor:
         """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
         reward_BT = batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
         sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
@@ -366,7 +366,7 @@ class Trainer:
         return advantage.combine_sources(sources, batch.mask_BT, batch.group_B)[0]
 
     @torch.no_grad()
-    def kl_targets(self, batch: Rollouts, gate: float, scores: Scores | None) -> Targets:
+    def kl_targets(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> Targets:
         """Return the distributions that the policy is pulled towards: the PRM's, and that of its moving average."""
         targets = []
         if scores and self.settings["prime.process.form"] == "kl":
@@ -383,16 +383,16 @@ class Trainer:
         clip = self.settings["actor.clip_ratio"]
         order_B = torch.randperm(len(batch.mask_BT), generator=self.problem_rng)
         for rows in order_B.chunk(self.settings["actor.mini_batches"]):
-            part = batch.rows(rows)
-            logits_NV = part.logits(self.policy.model)[part.mask_BT]
-            token_N = part.response_BT[part.mask_BT]
+            mini_batch = batch.rows(rows)
+            logits_NV = mini_batch.logits(self.policy.model)[mini_batch.mask_BT]
+            token_N = mini_batch.response_BT[mini_batch.mask_BT]
             if targets:
-                pulls = [logits_BTV[rows][part.mask_BT] for _, logits_BTV in targets]
+                pulls = [logits_BTV[rows][mini_batch.mask_BT] for _, logits_BTV in targets]
                 log_prob_N, kl_NJ = distillation.log_probs_and_reverse_kl(logits_NV, token_N, pulls)
             else:
                 log_prob_N = logits_NV.float().log_softmax(-1).gather(1, token_N[:, None])[:, 0]
-            advantage_N = advantage_BT[rows][part.mask_BT]
-            ratio_N = (log_prob_N - part.old_BT[part.mask_BT]).exp()
+            advantage_N = advantage_BT[rows][mini_batch.mask_BT]
+            ratio_N = (log_prob_N - mini_batch.old_BT[mini_batch.mask_BT]).exp()
             loss = torch.max(-advantage_N * ratio_N, -advantage_N * ratio_N.clamp(1 - clip, 1 + clip)).mean()
             for j, (weight, _) in enumerate(targets):
                 loss = loss + weight * kl_NJ[:, j].mean()

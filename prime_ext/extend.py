@@ -73,15 +73,15 @@ def _try_loss(name: str, function: _PRMLoss) -> None:
 
 
 class UserFunctionFailed(RuntimeError):
-    """A function of the user's failed during a run; the message is a line with its name."""
+    """A user's function failed during a run; the message is one line with its name."""
 
 
 def _name_errors(
     what: str, function: Callable[..., Any], shape: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Let errors and wrong results of a user's function name it.
+    """Wrap a user's function so that its errors and wrong results name it.
 
-    ``shape`` is that of the result, from the arguments.
+    ``shape`` computes the shape of the result from the arguments.
     """
 
     @functools.wraps(function)
@@ -89,19 +89,19 @@ def _name_errors(
         try:
             value = function(*arguments, **options)
         except Exception as error:
-            said = " ".join(str(error).split())[:200]
-            raise UserFunctionFailed(f"{what} failed: {type(error).__name__}: {said}") from error
-        wanted = tuple(shape(*arguments))
-        if not isinstance(value, torch.Tensor) or tuple(value.shape) != wanted:
+            message = " ".join(str(error).split())[:200]
+            raise UserFunctionFailed(f"{what} failed: {type(error).__name__}: {message}") from error
+        expected = tuple(shape(*arguments))
+        if not isinstance(value, torch.Tensor) or tuple(value.shape) != expected:
             got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-            raise UserFunctionFailed(f"{what} must return a tensor of shape {wanted}, got {got}")
+            raise UserFunctionFailed(f"{what} must return a tensor of shape {expected}, got {got}")
         return value
 
     return call
 
 
 def _name_estimator(name: str, function: Estimator) -> Estimator:
-    """Let errors, wrong shapes and NaN of a user's estimator name it, and not the PRM."""
+    """Wrap a user's estimator so that errors, wrong shapes and NaN name it, and not the PRM."""
     what = f"the estimator {name!r}"
     named = _name_errors(what, function, lambda source, mask_BT, group_B: mask_BT.shape)
 
@@ -121,11 +121,8 @@ def _name_estimator(name: str, function: Estimator) -> Estimator:
 def _check(function: str, value: Any, shape: tuple[int, ...]) -> None:
     """Check the result of a trial call. Raises ValueError: not a finite tensor of the shape."""
     if not isinstance(value, torch.Tensor) or value.shape != shape:
-        got = (
-            f"shape {tuple(value.shape)}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
-        )
+        is_tensor = isinstance(value, torch.Tensor)
+        got = f"shape {tuple(value.shape)}" if is_tensor else type(value).__name__
         raise ValueError(
             f"{function} must return a tensor of shape {shape} for this trial, got {got}"
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that settings accept, with what is true of each: the one table that all of us read.
+"""Table of the names that settings accept, with the traits of each.
 
-Settings and checks ask it, and nothing here imports torch, so that a bad name is refused at once.
+Settings and checks read it. Nothing here imports torch, so that a bad name is rejected at once.
 The functions of the same names are in :mod:`prime_ext.algorithms` and
 :mod:`prime_ext.step_rm.splitting`; :mod:`prime_ext.extend` adds a name and its function together.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Source = Literal["outcome", "process", "turns"]
-StepScore = Literal["none", "sigmoid"]
+StepScoreName = Literal["none", "sigmoid"]
 Accumulation = Literal["mean", "geometric", "min"]
 SingleStep = Literal["zero", "keep"]
 RewardPosition = Literal["last_token", "step_ends", "tokens"]
@@ -21,15 +21,15 @@ TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "
 
 @dataclass(frozen=True)
 class EstimatorTraits:
-    """What is true of an advantage estimator.
+    """Traits of an advantage estimator.
 
     Attributes:
-        sources: the sources of reward that it serves; none: only verl has it.
+        sources: the sources of reward that it serves; empty for an estimator of verl only.
         compares_rollouts: it needs two rollouts of a prompt.
         sums_response: an outcome enters as the sum of a response's rewards; elsewhere a reward
             counts from its own token on.
         value: the model whose values it reads.
-        in_verl: verl's registry has an estimator of this name, of which this is true as well.
+        in_verl: verl's registry has an estimator of this name, with the same traits.
     """
 
     sources: tuple[Source, ...] = ()
@@ -65,7 +65,7 @@ def list_estimators(source: Source) -> list[str]:
 
 
 def list_token_estimators() -> list[str]:
-    """Return verl's estimators that see at which token of a response a reward is paid."""
+    """Return verl's estimators that use the positions of rewards, not only their sum."""
     return [
         name for name, traits in ESTIMATORS.items() if traits.in_verl and not traits.sums_response
     ]
@@ -78,7 +78,7 @@ def compares_rollouts(estimator: str) -> bool:
 
 @dataclass(frozen=True)
 class LossTraits:
-    """What is true of a loss of the PRM.
+    """Traits of a loss of the PRM.
 
     Attributes:
         needs_scores: the PRM is scored before it is updated.
@@ -96,7 +96,7 @@ PRM_LOSSES: dict[str, LossTraits] = {
     "kto": LossTraits(needs_scores=True),
 }
 
-# Shapes of a chain of steps, by whether they have parameters: those have settings of their own.
+# Shapes of a chain of steps, and whether they have parameters, which a settings class then holds.
 SHAPES: dict[str, bool] = {"weibull": True, "gaussian": True, "released": False}
 
 

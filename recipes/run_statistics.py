@@ -27,8 +27,8 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     ) > 1 else None
 
 
-def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) -> str:
-    """Write the mean, times ``factor``, with its standard error if there are several values."""
+def format_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) -> str:
+    """Format the mean, times ``factor``, with its standard error if there are several values."""
     mean, error = mean_and_error(values)
     return f"{factor * mean:.{digits}f}" + (
         "" if error is None else f" ± {factor * error:.{digits}f}"
@@ -68,7 +68,9 @@ def run_metrics(run: Path) -> dict[int, dict[str, float]]:
     return metrics
 
 
-def series(metrics: Mapping[int, Mapping[str, float]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def get_curve(
+    metrics: Mapping[int, Mapping[str, float]], key: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Return steps and values of one metric, at the steps at which it was logged."""
     points = {step: row[key] for step, row in metrics.items() if key in row}
     return np.array(list(points)), np.array(list(points.values()), dtype=float)

@@ -14,8 +14,8 @@ from prime_ext.algorithms.returns import apply_mask, upcast
 
 
 @dataclass(frozen=True)
-class StepScore:
-    """The score p_k of a step from x_k, the sum of beta * q_t over it.
+class StepScoreFunction:
+    """Function from x_k, the sum of beta * q_t over step k, to the score p_k of the step.
 
     With a PRM trained by cross-entropy, x_k is what step k adds to the log-odds of success (PRIME,
     arXiv 2502.01456).
@@ -30,18 +30,18 @@ class StepScore:
             separates them.
     """
 
-    name: names.StepScore = "none"
+    name: names.StepScoreName = "none"
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Return the scores ``(B, S)``, 0 without a step.
+        """Return the scores ``(B, S)``, 0 outside of the mask.
 
         Raises ValueError for a sigmoid of a sum that is not finite.
         """
         kept_BS = apply_mask(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS
-        # The sigmoid of an infinite sum would be a score like any other.
+        # The sigmoid would turn an infinite sum into an ordinary score.
         _refuse(~kept_BS.isfinite(), kept_BS, ", which is not finite")
         return apply_mask(torch.sigmoid(self.scale * kept_BS), step_mask_BS)
 
@@ -61,7 +61,7 @@ def accumulate(
         step_score_BS: scores; >= 0 for ``geometric``.
         step_mask_BS: whether the row has that step; rows without any have the score 0.
         mode: one of :data:`MODES`.
-        first_weight: factor on the first score, above 0; the predecessor of PSPO-WRS takes 0.2.
+        first_weight: factor on the first score, above 0; the predecessor of PSPO-WRS uses 0.2.
 
     Raises:
         ValueError: a score that is not finite, or a negative one for ``geometric``.
@@ -79,12 +79,12 @@ def accumulate(
     return apply_mask(MODES[mode](score_BS, mask_BS), mask_BS.any(-1))
 
 
-def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
-    """Raise ValueError that names the first of these scores, with its row and step."""
+def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, problem: str) -> None:
+    """Raise ValueError with the first bad score, its row and its step, if there is one."""
     if bad_BS.any():
         row, step = bad_BS.nonzero()[0].tolist()
         raise ValueError(
-            f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{said}"
+            f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{problem}"
         )
 
 

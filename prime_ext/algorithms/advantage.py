@@ -16,10 +16,9 @@ def outcome_source(
 ) -> RewardSource:
     """Build the outcome's source from verl's token rewards ``(B, T)``.
 
-    The rewards may hold anything outside the mask. As in verl, estimators that compare responses
-    get their sum at the last token, which includes a KL penalty of each token; the others get each
-    token's reward. ``options`` are other
-    fields of the source.
+    Values outside of the mask are ignored. As in verl, an estimator that compares responses gets
+    the sum of a response's rewards, KL penalties included, at its last token. Any other estimator
+    gets the reward of each token. ``options`` are further fields of the source.
     """
     mask_BT = response_mask_BT
     if names.ESTIMATORS[estimator].sums_response:
@@ -36,14 +35,13 @@ def combine_sources(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
     """Sum the advantages of all sources and whiten them over the valid tokens.
 
-    This is PRIME (arXiv 2502.01456), Eq. 5. A source with the coefficient 0 is left out: the result
-    is that of the other sources to the bit.
+    This is PRIME (arXiv 2502.01456), Eq. 5. A source with the coefficient 0 is left out, so the
+    result equals that of the other sources bit for bit.
 
     ``group_B`` are integer ids of prompts, in any order, with groups of any size.
 
     Returns:
-        advantages ``(B, T)``, their sum ``(B, T)`` before whitening, and the part of each source
-        that entered.
+        advantages ``(B, T)``, their sum ``(B, T)`` before whitening, and the summands by source.
 
     Raises:
         ValueError: every coefficient is 0; see also
@@ -57,7 +55,8 @@ def combine_sources(
         for name, source in entering.items()
     }
     return_BT = reduce(torch.add, per_source.values())
-    advantage_BT = (
-        whiten(return_BT, response_mask_BT) if whitening else return_BT * response_mask_BT
-    )
+    if whitening:
+        advantage_BT = whiten(return_BT, response_mask_BT)
+    else:
+        advantage_BT = return_BT * response_mask_BT
     return advantage_BT, return_BT, per_source

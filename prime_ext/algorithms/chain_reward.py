@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Value of a whole chain of steps: score times length factor (PSPO*, arXiv 2411.11681)."""
+"""Value of a complete chain of steps: score times length factor (PSPO*, arXiv 2411.11681)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,8 +31,8 @@ class ChainReward:
 
     Attributes:
         accumulation, first_weight: of :func:`accumulate`; ``none`` where only :meth:`length_factor`
-            is wanted.
-        power: of the accumulated score.
+            is needed.
+        power: exponent of the accumulated score.
         single_step: ``zero``: a chain of one step is worth 0; ``keep``: it is valued like the
             others.
         shape, parameters: a key of :data:`SHAPES`, and the parameters of the shape.

@@ -55,8 +55,8 @@ class _ChunkedLogProbs(torch.autograd.Function):
         entropies = []
         for hidden_CH, target_C in zip(hidden_NH.split(chunk), target_N.split(chunk), strict=True):
             logits_CV = _logits(hidden_CH, weight_VH, temperature)
-            # The highest logit and the rest of log Z are kept apart: in their sum large logits
-            # would drown the rest.
+            # The highest logit and the rest of log Z are kept apart: a sum with a large logit
+            # would round the rest away.
             highest.append(logits_CV.amax(-1))
             logits_CV.sub_(highest[-1][:, None])
             target_logit_C = logits_CV.gather(1, target_C[:, None])[:, 0]
@@ -84,32 +84,32 @@ class _ChunkedLogProbs(torch.autograd.Function):
         hidden_NH, weight_VH, target_N, highest_N, log_sum_N, entropy_N = ctx.saved_tensors
         need_hidden, need_weight = ctx.needs_input_grad[:2]
         grad_hidden_NH = torch.zeros_like(hidden_NH) if need_hidden else None
-        # Summed over chunks in float32, whatever the dtype of the weights.
+        # Summed over chunks in float32 for any dtype of the weights.
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=log_sum_N.dtype) if need_weight else None
         for start in range(0, len(target_N), ctx.chunk):
-            part = slice(start, start + ctx.chunk)
-            log_p_CV = _logits(hidden_NH[part], weight_VH, ctx.temperature)
-            log_p_CV.sub_(highest_N[part, None]).sub_(log_sum_N[part, None])
+            rows = slice(start, start + ctx.chunk)
+            log_p_CV = _logits(hidden_NH[rows], weight_VH, ctx.temperature)
+            log_p_CV.sub_(highest_N[rows, None]).sub_(log_sum_N[rows, None])
             if entropy_grad_N is None:
-                slope_CV = log_p_CV.exp_().mul_(-grad_N[part, None])
+                slope_CV = log_p_CV.exp_().mul_(-grad_N[rows, None])
             else:
                 # d entropy / d logits = -p (log p + entropy)
-                factor_CV = (log_p_CV + entropy_N[part, None]).mul_(-entropy_grad_N[part, None])
+                factor_CV = (log_p_CV + entropy_N[rows, None]).mul_(-entropy_grad_N[rows, None])
                 if grad_N is not None:
-                    factor_CV.sub_(grad_N[part, None])
+                    factor_CV.sub_(grad_N[rows, None])
                 slope_CV = log_p_CV.exp_().mul_(factor_CV)
                 del factor_CV
             if grad_N is not None:
                 # d log p(target) / d logits = onehot(target) - p
                 slope_CV.scatter_add_(
-                    1, target_N[part, None], grad_N[part, None].to(slope_CV.dtype)
+                    1, target_N[rows, None], grad_N[rows, None].to(slope_CV.dtype)
                 )
             if ctx.temperature != 1.0:
                 slope_CV.div_(ctx.temperature)
             if grad_hidden_NH is not None:
-                grad_hidden_NH[part] = slope_CV.to(weight_VH.dtype) @ weight_VH
+                grad_hidden_NH[rows] = slope_CV.to(weight_VH.dtype) @ weight_VH
             if grad_weight_VH is not None:
-                _add_product(grad_weight_VH, slope_CV.T, hidden_NH[part])
+                _add_product(grad_weight_VH, slope_CV.T, hidden_NH[rows])
             del slope_CV, log_p_CV
         if grad_weight_VH is not None:
             grad_weight_VH = grad_weight_VH.to(weight_VH.dtype)
@@ -138,7 +138,7 @@ def compute_log_probs_and_entropy(
         chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes, twice that with the
             entropy.
         temperature: positive divisor of the logits.
-        with_entropy: otherwise None in its place.
+        with_entropy: False returns None instead of the entropy.
     """
     log_prob_N, entropy_N = _ChunkedLogProbs.apply(
         hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy

@@ -86,11 +86,11 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
         ctx.chunk = chunk
         ctx.slope = _compile(_slope) if fused else _slope
         measure = _compile(_measure) if fused else _measure
-        parts = zip(
+        chunks = zip(
             *(value.split(chunk) for value in (logits_NV, token_N1, *target_logits)), strict=True
         )
         log_prob_N1, kl_NJ, log_sum_NK = map(
-            torch.cat, zip(*(measure(*part) for part in parts), strict=True)
+            torch.cat, zip(*(measure(*tensors) for tensors in chunks), strict=True)
         )
         ctx.save_for_backward(logits_NV, token_N1, log_sum_NK, kl_NJ, *target_logits)
         return log_prob_N1, kl_NJ
@@ -101,8 +101,8 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
         logits_NV, token_N1, log_sum_NK, kl_NJ, *target_logits = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
         values = (grad_NV, logits_NV, token_N1, log_sum_NK, kl_NJ, grad_N1, grad_NJ, *target_logits)
-        for grad_CV, *part in zip(*(value.split(ctx.chunk) for value in values), strict=True):
-            grad_CV.copy_(ctx.slope(*part))
+        for grad_CV, *tensors in zip(*(value.split(ctx.chunk) for value in values), strict=True):
+            grad_CV.copy_(ctx.slope(*tensors))
         return grad_NV, *(None,) * (3 + len(target_logits))
 
 
@@ -121,7 +121,7 @@ def log_probs_and_reverse_kl(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of each given token, and KL(pi || target) for each target.
 
-    KL is taken over the whole vocabulary. Beyond the inputs and the gradient of the logits, no
+    KL is taken over the full vocabulary. Beyond the inputs and the gradient of the logits, no
     tensor has more than ``chunk`` rows of the vocabulary. Results are float32 or better. The
     function cannot be differentiated twice; call it outside of autocast.
 
@@ -130,11 +130,13 @@ def log_probs_and_reverse_kl(
         token_N: the sampled tokens, ``0 <= id < V``.
         target_logits: logits ``(N, V)`` of each target, divided by the temperature; constants.
         chunk: tokens whose distributions are held at once.
-        fused: compile what is done to a chunk (torch.compile).
+        fused: compile the computation of a chunk (torch.compile).
 
     Returns:
-        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do
-        not fit are a ValueError.
+        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target.
+
+    Raises:
+        ValueError: the shapes do not fit.
     """
     for target_logits_NV in target_logits:
         if target_logits_NV.shape != logits_NV.shape or token_N.shape != logits_NV.shape[:1]:

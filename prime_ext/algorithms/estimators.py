@@ -24,7 +24,7 @@ from prime_ext.names import Baseline
 
 @dataclass(frozen=True)
 class RewardSource:
-    """One source of reward: what it pays, where, and how it enters the advantage.
+    """One source of reward: token rewards, their positions, and how they enter the advantage.
 
     Attributes:
         reward_BT: token rewards ``(B, T)``.
@@ -111,7 +111,7 @@ def rloo_per_token(
     """Return r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths).
 
     This is PURE (arXiv 2504.15275), summed from step k on. N_ik is the number of tokens of the
-    step, which lasts from one reward of the source to the next: a baseline per step would favor few
+    step, which lasts from one reward of the source to the next. A baseline per step would favor few
     long steps. PURE does not count the separators that it appends; here nothing is appended.
     """
     spans = step_spans(source.mask_BT, response_mask_BT)
@@ -130,7 +130,7 @@ def turn_rloo(
 ) -> torch.Tensor:
     """Return G_ik minus the mean of G_jk over the other rollouts that have a k-th turn.
 
-    G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of what the source pays
+    G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of the source's rewards
     in it; all tokens of a turn have its advantage. Where no other rollout has a k-th turn, the
     baseline is the mean of the others' G_j1. The baseline looks at other rollouts only, so the
     policy gradient is unbiased even where the policy decides when to stop. Centering turn rewards
@@ -142,8 +142,8 @@ def turn_rloo(
         sum_over_steps(source.kept_reward(), spans), spans.mask_BS, source.discount
     )
     groups = PromptGroups.build(group_B, spans.mask_BS.any(-1))
-    goes_on_BS = spans.mask_BS.to(return_BS.dtype)
-    others_BS = groups.sum(goes_on_BS) - goes_on_BS
+    present_BS = spans.mask_BS.to(return_BS.dtype)
+    others_BS = groups.sum(present_BS) - present_BS
     mean_BS = (groups.sum(return_BS) - return_BS) / others_BS.clamp_min(1)
     baseline_BS = torch.where(others_BS > 0, mean_BS, mean_BS[:, :1])
     return _spread_over_steps(
@@ -154,14 +154,14 @@ def turn_rloo(
 def reinforce(
     source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
 ) -> torch.Tensor:
-    """R_t = sum_{s >= t} discount^(s - t) r_s, no baseline (PRIME, arXiv 2502.01456, Eq. 8)."""
+    """Return R_t = sum_{s >= t} discount^(s - t) r_s, without baseline (PRIME, Eq. 8)."""
     return return_to_go(source.kept_reward(), response_mask_BT, source.discount)
 
 
 def gae(
     source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
 ) -> torch.Tensor:
-    """Generalized advantage estimation (arXiv 1506.02438), the estimator of PPO.
+    """Return PPO's generalized advantage estimates (arXiv 1506.02438).
 
     delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * gae_lambda * A_{t+1},
     where t + 1 is the next valid token; after the last one V is 0. The critic's target is A_t +
@@ -190,7 +190,7 @@ def prm_value(
 
 
 def _groups(source: RewardSource, group_B: torch.Tensor) -> PromptGroups:
-    """Return the groups of the responses that the source pays."""
+    """Return the groups of the responses in which the source gives rewards."""
     return PromptGroups.build(group_B, source.mask_BT.bool().any(-1))
 
 

@@ -51,27 +51,27 @@ class PromptGroups:
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Return std with Bessel's correction.
+        """Return the standard deviation over the group of each row, with Bessel's correction.
 
-        It is exactly 0 for constant groups, single and invalid rows.
+        Return exactly 0 for constant groups: dividing by a rounding error would amplify it. Single
+        and invalid rows have 0 as well.
         """
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
-        # Equal values must not leave a rounding error: whatever divides by it would blow it up.
         kept_B = apply_mask(value_B, self.valid_B)
         blank_G = kept_B.new_zeros(self.n_groups + 1)
         low_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amin", include_self=False)
         high_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amax", include_self=False)
         return apply_mask(std_B, (low_G != high_G)[self.index_B])
 
-    def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
-        """Return the values of each group's members, ``(G, N)``, and ``fill`` in absent places."""
+    def pad_groups(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
+        """Return the values of each group's members, ``(G, N)``, padded with ``fill``."""
         order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
         largest = int(self.size_B.max()) if len(order_N) else 0
-        place_GN = (
+        is_member_GN = (
             torch.arange(largest, device=order_N.device)
             < torch.bincount(self.index_B[order_N])[:, None]
         )
-        return torch.full_like(place_GN, fill, dtype=value_B.dtype).masked_scatter_(
-            place_GN, value_B[order_N]
+        return torch.full_like(is_member_GN, fill, dtype=value_B.dtype).masked_scatter_(
+            is_member_GN, value_B[order_N]
         )

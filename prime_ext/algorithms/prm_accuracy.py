@@ -29,9 +29,9 @@ def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Ten
     ties wrong.
     """
     groups = PromptGroups.build(group_B, torch.ones_like(group_B, dtype=torch.bool))
-    # NaN compares with nothing, so the places of absent rollouts form no pair.
-    label_GN = groups.spread(label_B, float("nan"))
-    score_GN = groups.spread(score_B, 0.0)
+    # Comparisons with NaN are False, so the padding forms no pair.
+    label_GN = groups.pad_groups(label_B, float("nan"))
+    score_GN = groups.pad_groups(score_B, 0.0)
     better_GNN = label_GN[:, :, None] > label_GN[:, None, :]
     weight_GNN = torch.where(
         better_GNN, label_GN[:, :, None] - label_GN[:, None, :], label_B.new_zeros(())

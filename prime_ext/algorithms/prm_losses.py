@@ -27,8 +27,8 @@ class RowFields:
     Attributes:
         weight_B: 0 for rows that do not count, mean 1 over those that do. The caller divides by the
             rows of the mini-batch, those that do not count included.
-        target_B: what the row is trained toward; the outcome label, or as the loss says.
-        offset_B: opponent or anchor, as the loss says; 0 where it has none.
+        target_B: the outcome label, or as the loss defines it.
+        offset_B: score of the opponent or anchor, as the loss defines it; 0 without one.
     """
 
     weight_B: torch.Tensor
@@ -49,7 +49,7 @@ def log_ratio_sum(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Te
 
 
 def ce_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
-    """Every valid row counts the same. Target: the label."""
+    """Give every valid row the same weight. Target: the label."""
     return RowFields(groups.valid_B.to(label_B.dtype), label_B, torch.zeros_like(label_B))
 
 
@@ -190,11 +190,9 @@ class PRMLossFunction:
     """One entry of the registry.
 
     Attributes:
-        name: in messages.
-        rows: the part on the driver, of labels and scores that are 0 in invalid rows.
+        name: key of its traits in :data:`prime_ext.names.PRM_LOSSES`, also used in messages.
+        rows: the part on the driver; its labels and scores are 0 in invalid rows.
         loss: the part on the workers.
-
-    What is true of it, :class:`prime_ext.names.LossTraits`, is found by its name.
     """
 
     name: str
@@ -203,7 +201,7 @@ class PRMLossFunction:
 
     @property
     def needs_scores(self) -> bool:
-        """Return whether the rows need ``score_B``, of before the PRM's update."""
+        """Return whether the rows need ``score_B``, the scores before the PRM's update."""
         return names.PRM_LOSSES[self.name].needs_scores
 
     def prepare(
@@ -216,7 +214,7 @@ class PRMLossFunction:
         """Build the global batch's row fields from outcomes and, if needed, scores.
 
         Outcomes are in [0, 1]; scores are the log-ratios h before the update. Raises ValueError: a
-        label is a fraction where the loss takes none; scores that it needs are not finite.
+        label is a fraction and the loss takes none, or scores that it needs are not finite.
         """
         label_B = apply_mask(label_B, valid_B)
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from prime_ext.algorithms.accumulation import StepScore
+from prime_ext.algorithms.accumulation import StepScoreFunction
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
 from prime_ext.algorithms.returns import apply_mask, mark_last_token, upcast
 from prime_ext.algorithms.steps import StepSpans, mark_ends, place_at_ends, sum_over_steps
@@ -20,7 +20,7 @@ from prime_ext.names import Credit, RewardPosition
 def credit_rewards(
     credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor
 ) -> torch.Tensor:
-    """Compute step rewards ``(B, S)``, 0 without a step.
+    """Compute step rewards ``(B, S)``, 0 outside of the mask.
 
     They are the scores with ``sum``; with ``min_form`` (PURE, arXiv 2504.15275) they are the scores
     times :func:`softmin_weights`, so that a good step cannot make up for a bad one.
@@ -32,7 +32,7 @@ def credit_rewards(
 def credit_shares(
     credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor
 ) -> torch.Tensor:
-    """Compute step shares of one reward, ``(B, S)``: equal for ``sum``, else soft-min weights."""
+    """Compute each step's share of one reward, ``(B, S)``: equal for ``sum``, else soft-min."""
     mask_BS = step_mask_BS.bool()
     if credit == "sum":
         return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
@@ -54,21 +54,21 @@ def softmin_weights(
 
 @dataclass(frozen=True)
 class ProcessShaping:
-    """Amounts and positions of the rewards that the process source pays.
+    """Function from token rewards to the rewards of the process source and their positions.
 
     Attributes:
         granularity: ``token``, ``step``, ``turn`` (steps that are turns) or ``response``.
         credit: see :func:`credit_rewards`.
-        score: how the sum over a step becomes its score.
-        chain: one reward for all steps; with the accumulation ``none`` each step is paid for
-            itself.
-        reward_position: where the reward of a chain is paid; at step ends and tokens in shares that
-            sum to it.
+        score: function from the sum over a step to its score.
+        chain: function from the scores of all steps to one reward; with the accumulation ``none``
+            each step has a reward instead.
+        reward_position: tokens that get the reward of a chain; step ends and tokens get shares of
+            it.
     """
 
     granularity: Literal["token", "step", "turn", "response"] = "token"
     credit: Credit = "sum"
-    score: StepScore = field(default_factory=StepScore)
+    score: StepScoreFunction = field(default_factory=StepScoreFunction)
     chain: ChainReward = ChainReward(accumulation="none")
     reward_position: RewardPosition = "last_token"
 
@@ -81,9 +81,9 @@ class ProcessShaping:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the paid rewards and the mask of their positions, ``(B, T)`` each.
 
-        The input is the rewards r_t = beta * q_t of tokens. Steps and turns need ``spans``; their
-        scores are ``score_BS``, or follow from the rewards of their tokens. Raises ValueError for
-        scores that are not finite where they are accumulated.
+        ``reward_BT`` are the rewards r_t = beta * q_t of tokens. Steps and turns need ``spans``;
+        their scores are ``score_BS``, or follow from the rewards of their tokens. Raises ValueError
+        for scores that are not finite where they are accumulated.
         """
         last_BT = mark_last_token(mask_BT)
         if self.granularity == "token":
@@ -94,7 +94,7 @@ class ProcessShaping:
             ), last_BT
         assert spans is not None
         if self.chain.accumulation == "none" or self.reward_position == "step_ends":
-            paid_BS = pay_steps(
+            paid_BS = compute_step_rewards(
                 self._score(reward_BT, spans, score_BS), spans.mask_BS, self.chain, self.credit
             )
             return place_at_ends(paid_BS, spans), mark_ends(spans)
@@ -116,10 +116,10 @@ class ProcessShaping:
         return self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
 
 
-def pay_steps(
+def compute_step_rewards(
     score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: Credit
 ) -> torch.Tensor:
-    """Compute the reward at the end of each step, ``(B, S)``, 0 without a step.
+    """Compute the reward at the end of each step, ``(B, S)``, 0 outside of the mask.
 
     With an accumulation it is the step's share of the chain's reward; otherwise it is the step's
     reward of :func:`credit_rewards`, times the length factor of a shape. Raises ValueError for

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reliability gate: process rewards count as much as the PRM orders unseen responses correctly."""
+"""Reliability gate: the weight of process rewards, from the PRM's accuracy on unseen responses."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selections by masks, places of tokens, discounted returns, their normalization and whitening."""
+"""Selections by masks, positions of tokens, discounted returns, normalization and whitening."""
 
 import torch
 
-# Rounding noise alone comes out of a normalization at a fifth of the size of a signal.
+# Normalization scales rounding noise alone to a fifth of the size of a signal.
 NOISE_MARGIN = 5.0
 
 
@@ -43,10 +43,9 @@ def upcast(value: torch.Tensor) -> torch.Tensor:
 def return_to_go(
     reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0
 ) -> torch.Tensor:
-    """R_t = r_t + discount * R_{t+1} over the valid tokens.
+    """Return R_t = r_t + discount * R_{t+1} over the valid tokens, 0 at other positions.
 
-    Other positions receive 0; a hole in the mask (a tool's answer) is stepped over without
-    discounting.
+    A hole in the mask, such as a tool's answer, is skipped without discounting.
     """
     mask_BT = mask_BT.bool()
     reward_BT = apply_mask(reward_BT, mask_BT)
@@ -55,12 +54,12 @@ def return_to_go(
     if not bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any()):
         return _sum_discounted(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
     # Move valid tokens to the left and invalid ones to a column after them, then move all back.
-    place_BT = mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
+    column_BT = mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
     packed_BT = torch.nn.functional.pad(torch.zeros_like(reward_BT), (0, 1)).scatter_(
-        1, place_BT, reward_BT
+        1, column_BT, reward_BT
     )
     return torch.nn.functional.pad(_sum_discounted(packed_BT[:, :-1], discount), (0, 1)).gather(
-        1, place_BT
+        1, column_BT
     )
 
 
@@ -96,10 +95,10 @@ def normalize_by_batch_max(
     discount: float,
     floor: torch.Tensor | float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Divide the rewards by the largest |return-to-go| of the global batch; return both.
+    """Return the rewards divided by the largest |return-to-go| of the batch, and that maximum.
 
-    The divisor is at least ``floor``. This is ``batch_norm`` in the code of PRIME, which takes the
-    maximum per rank and so depends on the number of GPUs.
+    The maximum is over the global batch, and at least ``floor``. This is ``batch_norm`` in the code
+    of PRIME, which takes the maximum per rank and so depends on the number of GPUs.
     """
     largest = return_to_go(reward_BT, mask_BT, discount).abs().max().clamp_min(floor)
     return reward_BT / (largest + 1e-6), largest

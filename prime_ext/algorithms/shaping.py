@@ -34,7 +34,7 @@ def weibull(
     k = shape, l = scale; 0 for t <= 0.
 
     Args:
-        steps: numbers of steps t, of any shape, whole or not.
+        steps: numbers of steps t, of any shape, integers or not.
         constant: C; the published one makes the peak .9999956. None: the value that makes it 1,
             10.7350476 by default.
     """

@@ -10,11 +10,11 @@ from prime_ext.algorithms.returns import apply_mask, mark_last_token
 
 @dataclass(frozen=True)
 class StepSpans:
-    """Steps of each row, filled up to the largest number of steps in the batch.
+    """Steps of each row, padded to the largest number of steps in the batch.
 
     Attributes:
-        end_BS: position of the last token of each step, which short steps may share; 0 without a
-            step.
+        end_BS: position of the last token of each step, which short steps may share; 0 in the
+            padding.
         mask_BS: whether the row has that step. Steps come first, so the mask is a prefix.
         length_BS: valid tokens in the step, its last one included.
         step_BT: number of the step of each valid token, -1 outside the response mask.
@@ -43,7 +43,7 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
     n_steps = max(1, int(count_B.max())) if len(count_B) else 1
     step_BT = torch.where(mask_BT, end_BT.cumsum(-1) - end_BT.long(), -1)
     mask_BS = torch.arange(n_steps, device=mask_BT.device)[None, :] < count_B[:, None]
-    # One more column takes what belongs to no step.
+    # One more column collects the tokens outside of all steps.
     blank_BS = torch.zeros(len(mask_BT), n_steps + 1, dtype=torch.int64, device=mask_BT.device)
     position_BT = torch.arange(mask_BT.shape[1], device=mask_BT.device).expand_as(step_BT)
     end_BS = blank_BS.scatter(1, torch.where(end_BT, step_BT, n_steps), position_BT)
@@ -78,7 +78,7 @@ def find_valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
 
 
 def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Sum the values of the valid tokens of each step, ``(B, S)``, 0 without a step."""
+    """Sum the values of the valid tokens of each step, ``(B, S)``, 0 in the padding."""
     inside_BT = spans.step_BT >= 0
     n_steps = spans.mask_BS.shape[1]
     kept_BT = apply_mask(value_BT, inside_BT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The turns of a trajectory: runs of the policy's own tokens between those of tools and users."""
+"""The turns of a trajectory: runs of tokens of the policy between those of tools and users."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor
 
     Args:
         own_BT: tokens that the policy wrote; a run of them is a turn.
-        mask_BT: those of them that are trained on. Fewer after a rejection of tokens, which cuts no
-            turn in two.
+        mask_BT: those of them that are trained on; a rejected token is missing and does not split
+            its turn.
     """
     own_BT = own_BT.bool()
     valid_BT = mask_BT.bool() & own_BT.bool()
@@ -27,14 +27,14 @@ def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor
 
 
 def _turn_numbers(own_BT: torch.Tensor) -> torch.Tensor:
-    """Return the number of the turn of each own token, from 0 on; anything elsewhere."""
+    """Return the turn number, from 0, of each token of the policy; meaningless elsewhere."""
     begin_BT = own_BT.clone()
     begin_BT[:, 1:] &= ~own_BT[:, :-1]
     return begin_BT.cumsum(-1) - 1
 
 
 class WrongNumberOfRewards(ValueError):
-    """A row of trajectories without a reward for each turn."""
+    """The number of rewards of a row does not fit its number of turns."""
 
     def __init__(self, row: int, problem: str):
         super().__init__(f"{row}: {problem}")
@@ -48,8 +48,8 @@ def place_turn_rewards(
     """Place each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32.
 
     Masks are those of :func:`turn_boundaries`. A row has one reward for each of its turns, and may
-    lack that of the last. The reward of a turn without a valid token is paid nowhere. Raises
-    WrongNumberOfRewards: a row has another number.
+    lack that of the last. The reward of a turn without a valid token is dropped. Raises
+    WrongNumberOfRewards: a row has another number of rewards.
     """
     own_BT = own_BT.bool()
     turn_BT = _turn_numbers(own_BT)

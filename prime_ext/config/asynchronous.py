@@ -38,7 +38,7 @@ def rollout_ranks(config: DictConfig) -> int:
 
 
 def trainers_generate(config: DictConfig) -> bool:
-    """Return whether rollout servers sit on the trainer's devices, too.
+    """Return whether rollout servers also run on the trainer's devices.
 
     verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only
     to switch to them.
@@ -51,7 +51,7 @@ def trainers_generate(config: DictConfig) -> bool:
 
 
 def check_async(config: DictConfig) -> Iterable[str]:
-    """Check the sizes and engines of the separate mode; the others need nothing of their own."""
+    """Check the sizes and engines of the separate mode; the other modes need no checks."""
     if get_base_mode(config) != "separate_async":
         return
     mode = config.trainer.v1.trainer_mode
@@ -61,10 +61,10 @@ def check_async(config: DictConfig) -> Iterable[str]:
     rollout = policy.rollout
     prompts = config.data.train_batch_size
     sync_step = separate.parameter_sync_step
-    wanted = sync_step * policy.actor.ppo_mini_batch_size
-    if prompts != wanted:
+    expected = sync_step * policy.actor.ppo_mini_batch_size
+    if prompts != expected:
         product = f"{_SYNC_STEP}={sync_step} times {key}.actor.ppo_mini_batch_size"
-        yield f"data.train_batch_size={prompts} must be {wanted}, which is {product}"
+        yield f"data.train_batch_size={prompts} must be {expected}, which is {product}"
     if (servers := rollout_ranks(config)) < 1:
         yield (
             f"{key}.rollout.nnodes={rollout.nnodes} with n_gpus_per_node={rollout.n_gpus_per_node}:"

@@ -34,7 +34,7 @@ def unescape(text: str) -> str:
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
-# Of separators, which users write in a shell.
+# Types of separators, which users write in a shell.
 Escaped = Annotated[str, Field(strict=True), AfterValidator(unescape)]
 EscapedText = Annotated[Text, AfterValidator(unescape)]
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -80,24 +80,24 @@ def explain(
 
     Args:
         error: of ``adapter``, which has the keys that are allowed.
-        prefix: stands before every key.
+        prefix: is put before every key.
         top: name of the object that has the keys, used without a prefix.
     """
     # Key -> name, messages and ending. A value that fits no member of a union has one message each.
     lines: dict[str, tuple[str, dict[str, None], str]] = {}
-    for one in error.errors(include_url=False):
+    for detail in error.errors(include_url=False):
         *parents, last = [
             prefix,
-            *(name for name in map(str, one["loc"]) if not _NO_KEY.search(name)),
+            *(name for name in map(str, detail["loc"]) if not _NO_KEY.search(name)),
         ]
         above, key = (".".join(filter(None, names)) or top for names in (parents, [*parents, last]))
         name = key
-        message = re.sub(r"^(?:Value error, must|\w+ should)", "must", one["msg"])
+        message = re.sub(r"^(?:Value error, must|\w+ should)", "must", detail["msg"])
         end = ""
-        if one["type"] == "missing":
+        if detail["type"] == "missing":
             name = above
             message = f"needs the key {last!r}"
-        elif one["type"] == "unexpected_keyword_argument":
+        elif detail["type"] == "unexpected_keyword_argument":
             known = _keys(adapter.json_schema())
             # A union has the keys of all its members.
             hint = (
@@ -105,15 +105,15 @@ def explain(
             )
             name = "unknown key"
             message = f"{key}{hint}"
-        elif one["loc"][-1:] == ("[key]",):
+        elif detail["loc"][-1:] == ("[key]",):
             name = above
-            message = f"has the key {one['input']!r}; a key {message}"
+            message = f"has the key {detail['input']!r}; a key {message}"
         else:
-            choices = re.findall(r"'([^']*)'", message) if one["type"] == "literal_error" else ()
-            end = f", got {repr(one['input'])[:80]}{guess(one['input'], choices)}"
-        said = lines[key][1] if key in lines else {}
-        lines[key] = (name, said | {message: None}, end)
-    return [f"{name} {', or '.join(said)}{end}" for name, said, end in lines.values()]
+            choices = re.findall(r"'([^']*)'", message) if detail["type"] == "literal_error" else ()
+            end = f", got {repr(detail['input'])[:80]}{guess(detail['input'], choices)}"
+        messages = lines[key][1] if key in lines else {}
+        lines[key] = (name, messages | {message: None}, end)
+    return [f"{name} {', or '.join(messages)}{end}" for name, messages, end in lines.values()]
 
 
 # In the place of an error of pydantic: tags and members of unions, a key that itself is wrong,
@@ -123,12 +123,12 @@ _NO_KEY = re.compile(r"[<\[(]|^(?:int|float|bool|str|none|splitter)$|^constraine
 
 def _keys(schema: Any) -> set[str]:
     names = set(schema.get("properties", ()))
-    return names.union(*(_keys(part) for part in schema.get("$defs", {}).values()))
+    return names.union(*(_keys(definition) for definition in schema.get("$defs", {}).values()))
 
 
 def guess(name: Any, known: Collection[str], before: str = "") -> str:
     """Return ``; did you mean ...?`` for a misspelt name; empty if no known one is like it."""
-    names = {one.lower(): one for one in known}
+    names = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f"; did you mean {before}{names[near[0]]}?" if near else ""
 
@@ -165,7 +165,7 @@ def choose_by(
 
 
 class Section:
-    """The settings of a whole section, with rules that types cannot express."""
+    """The settings of a complete section, with rules that types cannot express."""
 
     section: ClassVar[str]
 
@@ -178,7 +178,7 @@ class Section:
 
     @classmethod
     def from_config(cls, config: DictConfig) -> Self:
-        """Build from the whole configuration. Raises :class:`SettingsError`."""
+        """Build from the complete configuration. Raises :class:`SettingsError`."""
         values: Any = config.get(cls.section)
         return cls.from_mapping(OmegaConf.to_container(values, resolve=True) if values else values)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of ``prime_ext.config``, with one line for what is wrong."""
+"""Composition of the configurations of ``prime_ext.config``; every mistake is one line."""
 
 import functools
 import re
@@ -14,7 +14,7 @@ from prime_ext.config.checks import SettingsError, guess, refuse
 from prime_ext.config.verl_keys import check_values, guess_key
 
 CONFIG_MODULE = "prime_ext.config"
-# Keys that decide which keys are next to them; a group of files chooses them together.
+# Keys that decide which other keys their section has; a group of files sets them together.
 _CHOICES = ("prime.process.form=", "step_scorer.kind=", "prm.update_mode=none")
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 
@@ -44,7 +44,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
                 for word in overrides
                 if not word.startswith("~") and _chooses_group(name, word)
             )
-        given = OmegaConf.to_container(config)
+        unresolved = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
         # The first line of Hydra's message names the key; the rest is advice for its own syntax.
@@ -58,9 +58,9 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
                 " want key='value'"
             )
         elif isinstance(error, MissingConfigException) and error.missing_cfg_file:
-            wanted = Path(error.missing_cfg_file).name
+            missing = Path(error.missing_cfg_file).name
             options = sorted(error.options or [])
-            line += guess(wanted, options) or f"; there are {', '.join(options)}"
+            line += guess(missing, options) or f"; there are {', '.join(options)}"
         elif "'chain@prime.process'. No match" in line:
             line += "; it goes with prime/process=steps or step_scorer"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (
@@ -71,16 +71,18 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
         raise SettingsError(f"{nulls}: {error}") from error
-    refuse(check_values(given, OmegaConf.to_container(config), *compose_defaults(name, groups)))
+    refuse(
+        check_values(unresolved, OmegaConf.to_container(config), *compose_defaults(name, groups))
+    )
     return config
 
 
 def _guess_choice(key: str) -> str:
-    """Return which choices of a group have a key that the run's section lacks, or nothing."""
+    """Return a hint at the choices of a group that have a key which the run's section lacks."""
     section, _, name = key.rpartition(".")
     for chained in ("prime.process", "pspo"):
-        part = key.removeprefix(f"{chained}.").partition(".")[0]
-        if key.startswith(f"{chained}.") and part in ("accumulation", "shaping"):
+        child = key.removeprefix(f"{chained}.").partition(".")[0]
+        if key.startswith(f"{chained}.") and child in ("accumulation", "shaping"):
             steps = "prime/process=steps or step_scorer, and " if chained != "pspo" else ""
             return f"; a chain has these keys: choose {steps}chain@{chained}=pspo_wrs or cn_ppo"
     files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))

@@ -28,12 +28,12 @@ DTYPE_BYTES = {
 def sequence_parallel_ranks(section: DictConfig) -> int:
     """Return the ranks of a sequence.
 
-    verl takes its deprecated key in the section before that of the engine.
+    verl reads the section's deprecated key before that of the engine.
     """
     key = "ulysses_sequence_parallel_size"
     engine = section.get("engine") or section.get("fsdp_config")
-    own = section.get(key) or 1
-    return own if own > 1 or engine is None else engine.get(key) or 1
+    ranks = section.get(key) or 1
+    return ranks if ranks > 1 or engine is None else engine.get(key) or 1
 
 
 def text_config(folder: Any) -> dict[str, Any]:

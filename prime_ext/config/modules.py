@@ -49,19 +49,19 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:
-            own = [
+            user_frames = [
                 frame
                 for frame in traceback.extract_tb(error.__traceback__)
                 if "/" in frame.filename and not frame.filename.startswith(_INSTALLED)
             ]
-            place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-            remedy = (
-                "; PYTHONPATH must name its folder"
-                if isinstance(error, ModuleNotFoundError)
-                else ""
-            )
+            position = ""
+            if user_frames:
+                last = user_frames[-1]
+                position = f" at {Path(last.filename).name}:{last.lineno}"
+            not_found = isinstance(error, ModuleNotFoundError)
+            remedy = "; PYTHONPATH must name its folder" if not_found else ""
             line = (
-                f"modules: {module} cannot be imported{place} ({type(error).__name__}:"
+                f"modules: {module} cannot be imported{position} ({type(error).__name__}:"
                 f" {error}){remedy}"
             )
             raise SettingsError(line) from error
@@ -69,5 +69,5 @@ def import_modules(modules: Iterable[str]) -> None:
 
 def add_modules_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add ``--modules`` to a program that judges responses, for :func:`import_modules`."""
-    own = "modules with verifiers of your own, as in training"
-    parser.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=own)
+    description = "modules with verifiers of your own, as in training"
+    parser.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=description)

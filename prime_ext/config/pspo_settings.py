@@ -69,11 +69,8 @@ def read_pspo_sections(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings
 
 def scorer_section(config: DictConfig) -> DictConfig | None:
     """Return the section ``step_scorer`` if this manager or PRIME's with step scores reads it."""
-    return (
-        config.get(SCORER_SECTION)
-        if get_manager_name(config) in (MANAGER, STEP_SCORES_MANAGER)
-        else None
-    )
+    reads_scorer = get_manager_name(config) in (MANAGER, STEP_SCORES_MANAGER)
+    return config.get(SCORER_SECTION) if reads_scorer else None
 
 
 def get_manager_name(config: DictConfig) -> str | None:

@@ -29,7 +29,7 @@ from prime_ext.names import (
     Credit,
     RewardPosition,
     SingleStep,
-    StepScore,
+    StepScoreName,
     TextSplitter,
     list_estimators,
     list_plain_shapes,
@@ -134,7 +134,7 @@ TurnEstimator = Annotated[Text, limit_to(partial(list_estimators, "turns"))]
 
 @dataclass(frozen=True, config=STRICT)
 class OutcomeSettings:
-    """Settings of the outcome reward's part in the advantage (``prime.outcome``).
+    """Settings of the outcome reward's share of the advantage (``prime.outcome``).
 
     The estimator may also be any name in verl's registry.
     """
@@ -221,7 +221,7 @@ class StepRewardSettings(_PaidSteps):
 
     form: Literal["steps"]
     granularity: Literal["step", "turn", "response"]
-    step_score: StepScore
+    step_score: StepScoreName
     step_score_scale: Positive
 
     def problems(self) -> Iterable[str]:

@@ -85,7 +85,7 @@ class PrimeSettings(Section):
 
     @property
     def paid_process(self) -> TokenSettings | StepRewardSettings | ScoredStepSettings | None:
-        """Return the process rewards, where they are a source of their own."""
+        """Return the settings of the process rewards; None without them, as in PRIME-D."""
         return None if isinstance(self.process, KLSettings) else self.process
 
     @property
@@ -128,7 +128,7 @@ class PrimeSettings(Section):
 
     @property
     def rewards_advantages(self) -> bool:
-        """Return whether a token's reward is the PRM's log-probability less the policy's.
+        """Return whether a token's reward is the PRM's log-probability minus the policy's.
 
         The policy is the one that wrote the token.
         """
@@ -141,7 +141,7 @@ class PrimeSettings(Section):
 
     @property
     def needs_steps(self) -> bool:
-        """Return whether the trainer cuts responses into steps; a step scorer has its own."""
+        """Return whether the trainer cuts responses into steps; a step scorer cuts them itself."""
         return self.granularity == "step" and not self.scores_steps
 
     @property
@@ -191,8 +191,8 @@ class PrimeSettings(Section):
 # An extra pass in every tenth step measures the pair accuracy after the PRM's update
 # (update_mode=before: before it).
 STEPS_PER_MEASUREMENT = 10
-# Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make
-# a GPU no busier.
+# Tokens of a pass without gradients: this multiple of a training pass's, up to the number that
+# keeps a GPU busy.
 FORWARD_MULTIPLE = 4
 FORWARD_LIMIT = 32768
 
@@ -224,7 +224,7 @@ def prm_section(config: DictConfig) -> DictConfig | None:
 
 @dataclass(frozen=True, config=STRICT)
 class PRMSettings(Section):
-    """The section ``prm`` of a never trained model (``prm=frozen``), less ``PRM_SECTIONS``."""
+    """The section ``prm`` of a never trained model (``prm=frozen``), without ``PRM_SECTIONS``."""
 
     section = "prm"
     update_mode: Literal["none", "before", "after", "interleaved"]
@@ -240,9 +240,9 @@ class PRMSettings(Section):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
         """Build from the resolved section ``prm``, trained or not. Raises SettingsError."""
-        own = {key: value for key, value in values.items() if key not in PRM_SECTIONS}
-        kind = PRMSettings if own.get("update_mode") == "none" else TrainedPRMSettings
-        settings = read(kind, own, "prm")
+        prm_values = {key: value for key, value in values.items() if key not in PRM_SECTIONS}
+        kind = PRMSettings if prm_values.get("update_mode") == "none" else TrainedPRMSettings
+        settings = read(kind, prm_values, "prm")
         refuse(settings.problems())
         return settings
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section ``step_scorer``: which scorer of steps, how and where it is asked. No torch."""
+"""The section ``step_scorer``: which scorer of steps is used, and where it runs. No torch."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants of PRIME: which one a run is, and what was changed of it. Nothing here imports torch."""
+"""Variants of PRIME: the variant of a run, and its changed keys. Nothing here imports torch."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from prime_ext.config.compose import compose_defaults
 from prime_ext.config.settings import VARIANTS_FOLDER, prm_section
 from prime_ext.config.verl_keys import walk_items
 
-# What the variants are called in texts.
+# Names of the variants in texts.
 METHODS = {
     "distilled": "PRIME-D",
     "guarded": "PRIME with a reliability gate",
@@ -20,22 +20,22 @@ METHODS = {
     "rloo": "RLOO",
     "step_scorer": "RLOO with a step reward model",
 }
-# Keys of models and engines, which are those of a run.
+# Keys of models and engines, which belong to a run and not to its variant.
 _OF_RUN = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.infer_", "reward.")
 
 
 def read_keys(variant: str) -> dict[str, Any]:
-    """Return a variant's keys, with dots, and values: of its own file and its chosen sections."""
+    """Return a variant's dotted keys and their values, from its file and its chosen sections."""
     composed = OmegaConf.create(compose_defaults("prime_trainer", (f"variant={variant}",))[0])
     process = composed.prime.process
     anchor = composed.prime.anchor
     prm = prm_section(composed)
-    own = OmegaConf.load(VARIANTS_FOLDER / f"{variant}.yaml")
+    file_keys = OmegaConf.load(VARIANTS_FOLDER / f"{variant}.yaml")
     chosen = {"prime": {"process": process, "anchor": anchor}} | (
         {} if prm is None else {"prm": prm}
     )
     merged = OmegaConf.to_container(
-        OmegaConf.merge(chosen, {key: own[key] for key in own if key != "defaults"})
+        OmegaConf.merge(chosen, {key: file_keys[key] for key in file_keys if key != "defaults"})
     )
     keys = {key: value for key, value in walk_items(merged) if not isinstance(value, dict)}
     return {
@@ -59,10 +59,7 @@ def variant_line(config: DictConfig) -> str:
     for key, expected in read_keys(variant).items():
         value = OmegaConf.select(config, key)
         if value != expected:
-            shown = (
-                value
-                if isinstance(value, str)
-                else json.dumps(value, default=OmegaConf.to_container)
-            )
-            changed.append(f"{key}={shown}")
+            if not isinstance(value, str):
+                value = json.dumps(value, default=OmegaConf.to_container)
+            changed.append(f"{key}={value}")
     return f"{variant} (changed: {', '.join(changed)})" if changed else variant

@@ -42,8 +42,8 @@ READ_UNLISTED = {
 # Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or
 # dictionaries in verl.
 FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
-# Sections of ours, whose settings classes have their keys.
-OWN = ("prime", "pspo", "step_scorer")
+# Sections of prime_ext, whose settings classes check their keys.
+PRIME_EXT_SECTIONS = ("prime", "pspo", "step_scorer")
 # Sections of prm that are verl's own dataclasses.
 PRM_SECTIONS = ("model", "engine", "optim", "checkpoint")
 # Sections that verl's V1 trainers do not read, and where their keys are now if not in the same
@@ -278,11 +278,12 @@ KINDS: dict[str, Any] = {
 }
 
 
-def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Iterable[str]:
+def check_values(unresolved: Any, resolved: Any, defaults: Any, expected: Any) -> Iterable[str]:
     """Return a line for each key that nothing reads, and for each value of a wrong type.
 
     Args:
-        given, resolved: a configuration as it was composed, and with its interpolations resolved.
+        unresolved, resolved: a configuration as it was composed, and with its interpolations
+            resolved.
         defaults, expected: the same two without any value of the user's.
     """
     from hydra.utils import get_class
@@ -293,19 +294,23 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
         """Check a section; ``owner`` is its dataclass of verl, unless it names one itself."""
         owner = get_class(usual["_target_"]) if "_target_" in usual else owner
         hints = get_type_hints(owner) if owner else {}
-        for name, given in section.items():
+        for name, unresolved in section.items():
             key = f"{path}{name}"
             default = usual.get(name)
-            # 4.0 equals 4, and is not the number of anything.
-            same = given == default and type(given) is type(default) and not _is_filled(given)
-            if key.startswith(FREE) or key in OWN or (name in usual and same):
+            # 4.0 equals 4 but is not a valid count.
+            same = (
+                unresolved == default
+                and type(unresolved) is type(default)
+                and not _is_filled(unresolved)
+            )
+            if key.startswith(FREE) or key in PRIME_EXT_SECTIONS or (name in usual and same):
                 continue
             if key in UNREAD:
-                yield f"nothing reads {key}={given}; set {UNREAD[key]}"
+                yield f"nothing reads {key}={unresolved}; set {UNREAD[key]}"
                 continue
             value = _look_up(resolved, key)
             hint = hints.get(name, Any)
-            members = [one for one in get_args(hint) if one is not type(None)]
+            members = [member for member in get_args(hint) if member is not type(None)]
             optional = type(None) in get_args(hint)
             kind = members[0] if optional else hint
             has_keys = bool(default) and isinstance(default, Mapping) or is_dataclass(kind)
@@ -315,10 +320,10 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
                 and name not in READ_UNLISTED.get(path[:-1], ())
             ):
                 yield f"nothing reads {key}={value!r}{guess_key(key, expected)}"
-            elif has_keys and isinstance(given, Mapping):
+            elif has_keys and isinstance(unresolved, Mapping):
                 if dict not in (kind, get_origin(kind)):
                     yield from check(
-                        given, default or {}, f"{key}.", kind if is_dataclass(kind) else None
+                        unresolved, default or {}, f"{key}.", kind if is_dataclass(kind) else None
                     )
                 elif _find_range(key, owner) is not None:
                     yield from _check_type(key, value, _look_up(expected, key), owner, hint)
@@ -332,14 +337,14 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
             elif not has_keys:
                 yield from _check_type(key, value, _look_up(expected, key), owner, hint)
 
-    yield from _find_missing(given, defaults)
-    yield from check(given, defaults, "", None)
+    yield from _find_missing(unresolved, defaults)
+    yield from check(unresolved, defaults, "", None)
 
 
 def _find_missing(
     section: Mapping[str, Any], usual: Mapping[str, Any], path: str = ""
 ) -> Iterable[str]:
-    """Yield a line for each key that the user took away; classes of ours refuse that themselves."""
+    """Yield a line for each key that the user removed; settings classes of ours check theirs."""
     for name, value in usual.items():
         key = f"{path}{name}"
         if name not in section:
@@ -347,7 +352,7 @@ def _find_missing(
             if path != "prm." or name in PRM_SECTIONS:
                 yield f"{key} is missing, which ~{key} takes away; leave it"
         elif isinstance(value, Mapping) and isinstance(section[name], Mapping):
-            # What sections of ours hold depends on choices; their classes refuse missing keys.
+            # The keys of our sections depend on choices; their classes reject missing ones.
             below = dict.fromkeys(value) if key in ("prime", "pspo") else value
             if key != "step_scorer":
                 yield from _find_missing(section[name], below, f"{key}.")
@@ -365,8 +370,8 @@ def _check_type(key: str, value: Any, default: Any, owner: Any, hint: Any) -> It
 def _find_range(key: str, owner: Any) -> Any:
     """Return the entry of :data:`KINDS` for a key of the dataclass ``owner``, or None."""
     name = key.rpartition(".")[2]
-    places = [key, *(f"{one.__name__}.{name}" for one in getattr(owner, "__mro__", ()))]
-    return next((KINDS[place] for place in places if place in KINDS), None)
+    places = [key, *(f"{base.__name__}.{name}" for base in getattr(owner, "__mro__", ()))]
+    return next((KINDS[entry] for entry in places if entry in KINDS), None)
 
 
 def _errors(kind: Any, value: Any, key: str) -> list[str]:
@@ -424,11 +429,11 @@ def guess_key(key: str, known: Mapping[str, Any]) -> str:
         above = f"{above}{parent}."
         if not isinstance(section, Mapping):
             return f"; {above[:-1]} has no keys below it"
-    elsewhere = (one for one, _ in walk_items(known) if one.endswith(f".{name}"))
+    elsewhere = (known_key for known_key, _ in walk_items(known) if known_key.endswith(f".{name}"))
     near = guess(name, list(section), above) or "".join(
-        f"; did you mean {one}?" for one in [*elsewhere][:1]
+        f"; did you mean {known_key}?" for known_key in [*elsewhere][:1]
     )
-    # More would bury the line.
+    # A longer list would hide the message.
     return near or (f"; there is {', '.join(sorted(section))}" if len(section) <= 12 else "")
 
 

@@ -139,9 +139,11 @@ def load(settings: OfflineSettings) -> tuple[list[PromptGroup], list[PromptGroup
 
 
 def normalize_prompt(group: PromptGroup) -> str:
-    """Return what prompts share that differ in white space only."""
+    """Return a text that is equal for prompts that differ in white space only."""
     messages = wrap_prompt(group.prompt)
-    return json.dumps([[one["role"], " ".join(one["content"].split())] for one in messages])
+    return json.dumps(
+        [[message["role"], " ".join(message["content"].split())] for message in messages]
+    )
 
 
 def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
@@ -149,11 +151,9 @@ def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
         example.label for group in train for example in group.examples if example.label is not None
     ]
     mixed = sum(group.is_mixed for group in train)
-    what = (
-        f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both"
-        if labels
-        else "labeled steps"
-    )
+    what = "labeled steps"
+    if labels:
+        what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both"
     return (
         f"{len(train)} prompts with {count_examples(train)} responses to train on ({what}), "
         f"{len(validation)} with {count_examples(validation)} held out"
@@ -161,7 +161,7 @@ def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
 
 
 def describe_dropped(name: str, read: list[PromptGroup], used: list[PromptGroup]) -> list[str]:
-    """Return a line for what ``data.max_length`` leaves out of the data."""
+    """Return lines about the prompts and responses that ``data.max_length`` leaves out."""
     dropped = count_examples(read) - count_examples(used)
     if not dropped:
         return []
@@ -278,7 +278,7 @@ def _train(config: "DictConfig", settings: OfflineSettings) -> None:
             "prompts": len(trainer.data),
             "responses": count_examples(trainer.data),
             "validation": trainer.final_metrics,
-            "settings": {name: part for name, part in values.items() if name != "trainer"},
+            "settings": {name: section for name, section in values.items() if name != "trainer"},
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }

@@ -44,12 +44,13 @@ def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length
 def epoch_batches(n_groups: int, prompts_per_step: int, seed: int, epoch: int) -> list[list[int]]:
     """Return the prompts of each optimizer step: a permutation in parts of almost equal size.
 
-    No part is smaller than ``prompts_per_step`` if there are as many, so that no handful of rows
-    counts as a full step.
+    No part is smaller than ``prompts_per_step`` if there are as many, so that a few leftover rows
+    never make a full step.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_groups)
     return [
-        part.tolist() for part in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))
+        prompts.tolist()
+        for prompts in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))
     ]
 
 
@@ -69,7 +70,7 @@ def build_batch(
     data_parallel_size: int,
     **options,
 ) -> tuple[TensorDict, list[int]]:
-    """Pad rows, the same on every rank, to equal shares of the ranks, balanced by length.
+    """Pad rows, which every rank has, to equal shares of the ranks, balanced by length.
 
     ``fields`` are more values of each row, a scalar or one per response token. Return this rank's
     share in the form of verl's engines, with the options of its worker, and the number of each row,

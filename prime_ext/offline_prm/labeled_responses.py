@@ -77,13 +77,13 @@ def _read_conversation(row: Row) -> Row:
 def _responses(row: Row, prm: LossSettings) -> Iterator[Example]:
     texts = get_texts(row, "completions")
     labels = get_list(row, "correctness", length=len(texts))
-    for number, (said, given) in enumerate(zip(texts, labels, strict=True), start=1):
-        label = _label(given, f"correctness {number}")
+    for number, (text, value) in enumerate(zip(texts, labels, strict=True), start=1):
+        label = _label(value, f"correctness {number}")
         if not PRM_LOSSES[prm.loss].allows_soft_labels and label not in (0, 1):
             raise BadRow(
-                f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}"
+                f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {value!r}"
             )
-        yield Example(said, label)
+        yield Example(text, label)
 
 
 def _steps(row: Row, prm: LossSettings) -> Iterator[Example]:

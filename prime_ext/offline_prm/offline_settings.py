@@ -25,7 +25,7 @@ from prime_ext.config.checks import (
 from prime_ext.run.training_runs import Paths
 
 STEP_LOSS = "step_ce"
-# What a resumed run needs of a checkpoint.
+# Contents of a checkpoint that a resumed run needs.
 NEEDED_CONTENTS = ("model", "optimizer", "extra")
 
 
@@ -98,7 +98,7 @@ class OfflineSettings:
     trainer: RunSettings
 
     def problems(self) -> Iterable[str]:
-        """Yield what cannot work, a line each."""
+        """Yield a line for each setting that cannot work."""
         data = self.data
         longest = self.batching.max_token_len_per_gpu
         if not data.train_files:
@@ -151,7 +151,7 @@ def check_warmup(optim: DictConfig, total_steps: int) -> Iterable[str]:
 
 
 def check_contents(checkpoint: DictConfig) -> Iterable[str]:
-    """Yield what a checkpoint lacks that a resumed run needs."""
+    """Yield a line if checkpoints lack contents that a resumed run needs."""
     for key in ("save_contents", "load_contents"):
         contents = list(checkpoint[key] or [])
         if missing := [name for name in NEEDED_CONTENTS if name not in contents]:

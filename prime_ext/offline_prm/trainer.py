@@ -139,10 +139,10 @@ class OfflineTrainer:
         }
         progress = tqdm(range(step + 1, self.total_steps + 1), **options)
         for step in progress:
-            epoch, place = divmod(step - 1, self.per_epoch)
-            if place == 0 or not batches:
+            epoch, position = divmod(step - 1, self.per_epoch)
+            if position == 0 or not batches:
                 batches = epoch_batches(len(self.data), data.prompts_per_step, data.seed, epoch)
-            metrics = self.train_step(batches[place])
+            metrics = self.train_step(batches[position])
             last = step == self.total_steps
             if last or (run.val_freq and step % run.val_freq == 0):
                 self.final_metrics = self.validate()
@@ -157,7 +157,7 @@ class OfflineTrainer:
         return self.total_steps
 
     def _save(self, checkpoints: Checkpoints, step: int) -> None:
-        """Write a checkpoint, declare it complete, delete older ones; data follow from the step."""
+        """Write a checkpoint, mark it as complete, and delete older ones; data follow the step."""
         folder = checkpoints.root / f"global_step_{step}"
         first = dist.get_rank() == 0
         if first:
@@ -193,7 +193,7 @@ class OfflineTrainer:
         self.loss.start_recording()
         output = self.worker.train_mini_batch(batch)
         log_probs = _gather(self.loss.stop_recording(), len(sequences))
-        # Those of the first rank.
+        # The metrics of the first rank.
         box: list[Any] = [None if output is None else tu.get(output, "metrics")]
         dist.broadcast_object_list(box, src=0)
         metrics = {
@@ -260,15 +260,15 @@ class OfflineTrainer:
         """Return the log-probabilities of the response tokens of every row, on every rank."""
         batch, rows = build_batch(sequences, {}, self.dp_rank, self.dp_size, **_SCORE_OPTIONS)
         output = worker.score(batch)
-        own = {} if output is None else dict(zip(rows, output["out"].unbind(), strict=True))
-        return _gather(own, len(sequences))
+        log_probs = {} if output is None else dict(zip(rows, output["out"].unbind(), strict=True))
+        return _gather(log_probs, len(sequences))
 
     def _score_in_parts(
         self, worker: ImplicitPRMWorker, sequences: Sequence[TokenRow]
     ) -> list[torch.Tensor]:
         size = 8 * self.settings.data.prompts_per_step
         parts = (sequences[start : start + size] for start in range(0, len(sequences), size))
-        return [scores for part in parts for scores in self.score(worker, part)]
+        return [scores for chunk in parts for scores in self.score(worker, chunk)]
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return all weights on rank 0, in host memory; nothing on the other ranks."""
@@ -300,21 +300,24 @@ def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[t
     return list(labeled), fields
 
 
-def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
-    """Gather the values of the first ``count`` rows from all ranks; nothing if they have none."""
-    parts: list[Any] = [None] * dist.get_world_size()
-    # Copies: a part of a tensor would take all of it along.
+def _gather(by_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
+    """Gather the values of the first ``count`` rows from all ranks, in the order of the rows."""
+    gathered: list[Any] = [None] * dist.get_world_size()
+    # Copies, because sending a view would send the complete tensor.
     dist.all_gather_object(
-        parts, {row: values.clone() for row, values in of_row.items() if row < count}
+        gathered, {row: values.clone() for row, values in by_row.items() if row < count}
     )
-    everything = {row: values for part in parts for row, values in part.items()}
+    everything = {
+        row: values for values_by_row in gathered for row, values in values_by_row.items()
+    }
     return [everything[row] for row in sorted(everything)]
 
 
 def _log_ratios(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Compute the log-ratio of every token, row by row."""
     return [
-        log_ratio(own, other, torch.ones_like(own)) for own, other in zip(new, old, strict=True)
+        log_ratio(log_prob_T, reference_T, torch.ones_like(log_prob_T))
+        for log_prob_T, reference_T in zip(new, old, strict=True)
     ]
 
 

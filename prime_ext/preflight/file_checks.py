@@ -121,7 +121,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
 
     function = config.reward.custom_reward_function
     section = "reward.custom_reward_function.reward_kwargs"
-    if function.path != user_function.OWN or function.name != compute_score.__name__:
+    if function.path != user_function.PRIME_EXT_FUNCTION or function.name != compute_score.__name__:
         yield from _try_reward_function(config, first)
         return
     arguments: Any = OmegaConf.to_container(

@@ -10,12 +10,12 @@ WEIGHT = "prm_weight"
 OFFSET = "prm_offset"
 ROW = "prm_row"
 
-# Fields that verl's engines and the loss read of a rollout without images, without those that the
-# PRM itself has written; then of any rollout.
+# Input fields of verl's engines and of the loss, in addition to those above: for rollouts without
+# images, and for all rollouts.
 TEXT_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 INPUT_FIELDS = (*TEXT_FIELDS, "multi_modal_inputs")
 
-# Options of `score`: the field to write to, and the rows of a mini-batch over all ranks, if passes
-# may not cross mini-batches.
+# Options of `score`: the field to write to and, if passes must not cross mini-batches, the rows of
+# a mini-batch over all ranks.
 OUTPUT_FIELD = "prm_output_field"
 MINI_BATCH_ROWS = "prm_mini_batch_rows"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training a language model in its last layers only. Nothing here imports torch or verl."""
+"""Training of only the last layers of a language model. Nothing here imports torch or verl."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ def count_layers(share: float, layers: int) -> int:
 
 
 def train_last_layers(model: Any, share: float) -> Any:
-    """Freeze a causal model of transformers but for its last ``share`` of layers; return it."""
+    """Freeze all but the last ``share`` of layers of a causal transformers model; return it."""
     layers = model.get_decoder().layers
     model.requires_grad_(False)
     layers[len(layers) - count_layers(share, len(layers)) :].requires_grad_(True)

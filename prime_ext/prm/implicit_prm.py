@@ -29,15 +29,15 @@ from prime_ext.prm import fields
 from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.step.rollouts import Rollouts
-from prime_ext.step.scorer import Scored, measure_pairs, measure_sums
+from prime_ext.step.scorer import ScoredRollouts, measure_pairs, measure_sums
 from prime_ext.step.store import RolloutStore, replay_key
 from prime_ext.utils.timing import add_seconds
 
 logger = logging.getLogger(__name__)
 
-# Where replayed rollouts are kept, in the folder of the PRM in a checkpoint and in that of the run.
+# Folder of replayed rollouts, in the PRM's folder of a checkpoint and in the folder of the run.
 REPLAY_FOLDER = "prm_replay"
-# Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
+# Fields of a rollout that are kept for later steps, in addition to the reference and the label.
 _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
 # Standard deviation of a token's log-ratio for a PRM with its reference's weights, by the dtype of
@@ -46,11 +46,11 @@ NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0
 
 
 @dataclass(frozen=True)
-class Scores:
+class TokenLogProbs:
     """Log-probabilities of the responses' tokens by PRM and reference, ``(B, T)`` each.
 
-    ``mini_batch_B`` numbers the mini-batches where they are of training forward passes: the PRM
-    moves in between.
+    ``mini_batch_B`` is the mini-batch of each row if training forward passes computed them: the PRM
+    changes from one mini-batch to the next.
     """
 
     log_prob_BT: torch.Tensor
@@ -66,9 +66,9 @@ class Scores:
 class PRMBatch:
     """Rows that train the PRM: those of ``rollouts`` in order, then replayed ones and padding.
 
-    All rows have a ``label_B``, a ``group_B`` (padding has numbers of its own), a ``valid_B``
-    (False for padding) and a ``replayed_B``; ``mini_batch_rows`` are those of a mini-batch with
-    them. Passes add their time to ``seconds``.
+    ``label_B``, ``group_B`` (other numbers for padding), ``valid_B`` (False for padding) and
+    ``replayed_B`` cover all rows. A mini-batch has ``mini_batch_rows`` rows, replayed ones
+    included. Passes add their time to ``seconds``.
     """
 
     rollouts: Rollouts
@@ -82,7 +82,7 @@ class PRMBatch:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Return the fields of a rollout that all rows have; earlier steps have no images."""
+        """Return the input fields that all rows have; replayed rollouts have no images."""
         return fields.TEXT_FIELDS if self.replayed_B.any() else fields.INPUT_FIELDS
 
 
@@ -90,48 +90,48 @@ class PRMBatch:
 
 
 @dataclass(frozen=True)
-class Scoring:
-    """Scores that become rewards, scores before and after the PRM's update, and its metrics."""
+class ScoringPasses:
+    """Log-probabilities for rewards, before and after the PRM's update, and its metrics."""
 
-    rewards: Scores
-    before: Scores | None = None
-    after: Scores | None = None
+    rewards: TokenLogProbs
+    before: TokenLogProbs | None = None
+    after: TokenLogProbs | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
-    """``after``: the rewards are of a PRM that has not seen these outcomes."""
+def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> ScoringPasses:
+    """Score, then update (``after``): rewards come from a PRM that has not seen these outcomes."""
     before = prm.score(batch)
     metrics = prm.update(batch, before)
-    return Scoring(before, before, prm.score(batch) if measures else None, metrics)
+    return ScoringPasses(before, before, prm.score(batch) if measures else None, metrics)
 
 
-def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
-    """``interleaved``: the training forward passes score ("single forward" of PRIME's code)."""
+def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> ScoringPasses:
+    """Score in the training forward passes (``interleaved``, "single forward" in PRIME's code)."""
     metrics = prm.update(batch, keeps_scores=True)
-    # The nearest to "before" that it has.
+    # There are no scores before the update; these are the closest.
     during = prm.fetch_training_scores(batch)
-    return Scoring(during, during, prm.score(batch) if measures else None, metrics)
+    return ScoringPasses(during, during, prm.score(batch) if measures else None, metrics)
 
 
-def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
-    """``before``: the rewards are of a PRM that has seen these outcomes, PRIME's double forward."""
+def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> ScoringPasses:
+    """Update, then score (``before``, PRIME's double forward): the PRM has seen these outcomes."""
     distils = prm.prime.distils
     needed = measures or PRM_LOSSES[prm.settings.loss].needs_scores
     before = prm.score(batch) if needed else None
-    # Scores of the training forward passes cost nothing more.
+    # The training forward passes give scores at no extra cost.
     keeps_scores = before is None and (prm.prime.gate is not None or distils)
     metrics = prm.update(batch, before, keeps_scores)
     if keeps_scores:
         before = prm.fetch_training_scores(batch)
     if before is not None and distils:
-        # Nobody reads rewards of tokens.
-        return Scoring(before, before, None, metrics)
+        # No token rewards are needed.
+        return ScoringPasses(before, before, None, metrics)
     after = prm.score(batch)
-    return Scoring(after, before, after, metrics)
+    return ScoringPasses(after, before, after, metrics)
 
 
-ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
+ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], ScoringPasses]] = {
     "after": score_then_update,
     "interleaved": score_in_update,
     "before": update_then_score,
@@ -142,18 +142,18 @@ ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
 
 
 class PRMWorkers(Protocol):
-    """The workers that hold a model, on all ranks; every call returns when all have ended.
+    """Workers that hold a model, on all ranks; every call waits for all of them.
 
-    ``request`` is of :meth:`prime_ext.step.store.RolloutStore.build_request`.
+    ``request`` comes from :meth:`prime_ext.step.store.RolloutStore.build_request`.
     :class:`prime_ext.verl_adapter.side_models.WorkerGroup` implements it.
     """
 
     @property
     def data_parallel_size(self) -> int:
-        """Return the ranks over which rows are divided; every pass needs a multiple of them."""
+        """Return the number of ranks that share the rows; every pass needs a multiple of it."""
 
     def share_rows(self, lengths: Sequence[int], ranks: int) -> list[list[int]]:
-        """Divide rows of these lengths over ranks, by equal numbers and similar work."""
+        """Divide rows of these lengths over ranks: equal numbers of rows, similar work."""
 
     def score(self, request: Any) -> None:
         """Write log-probabilities of the responses to the field that the request names."""
@@ -165,7 +165,7 @@ class PRMWorkers(Protocol):
         """Train, and write the log-probabilities of the training passes to the store."""
 
     def start_bias(self, mean_outcome: float) -> None:
-        """Start the trained bias, unless it has a value."""
+        """Set the trained bias to its starting value, unless it has a value."""
 
     def bias_value(self) -> float:
         """Return the trained bias."""
@@ -175,10 +175,16 @@ class PRMWorkers(Protocol):
 class FrozenPRM:
     """A model that is never trained, and its reference: an offline PRM or a teacher.
 
-    ``settings`` and ``prime`` are the validated sections. A mini-batch has ``mini_batch_rows`` over
-    all ranks. Both sides of the log-ratio have the ``temperature``; ``end_token`` is of padding,
-    ``folder`` of the run, ``dtype`` that of the passes. The ``workers`` are there once verl has
-    started, those of the reference if it is a model of its own.
+    Attributes:
+        settings: the validated section ``prm``.
+        prime: the validated section ``prime``.
+        mini_batch_rows: rows of a mini-batch over all ranks.
+        temperature: divisor of the logits on both sides of the log-ratio.
+        end_token: token of padding.
+        folder: folder of the run.
+        dtype: dtype of the forward passes.
+        workers: set once verl has started.
+        reference_workers: set as well, if the reference is another model.
     """
 
     settings: PRMSettings
@@ -194,29 +200,26 @@ class FrozenPRM:
     @property
     def reference_field(self) -> str:
         """Return the name of the field with the reference's log-probabilities."""
-        return (
-            "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
-        )
+        is_policy = self.settings.reference == "policy"
+        return "old_log_probs" if is_policy else fields.REFERENCE_LOG_PROBS
 
     @property
     def noise(self) -> float:
         """Return the standard deviation of the rounding noise of a reward."""
         noise = NOISE_PER_TOKEN[self.dtype]
-        return (
-            noise
-            if self.prime.distils or self.prime.rewards_advantages
-            else self.settings.beta * noise
-        )
+        if self.prime.distils or self.prime.rewards_advantages:
+            return noise
+        return self.settings.beta * noise
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Compute the reference, then the scores."""
         batch = self.build_batch(rollouts)
         self.write_reference(batch)
         scores = self.score(batch)
-        return self.compute_rewards(batch, Scoring(scores, before=scores))
+        return self.compute_rewards(batch, ScoringPasses(scores, before=scores))
 
     def build_batch(self, rollouts: Rollouts) -> PRMBatch:
-        """Return the rows of a step alone."""
+        """Return the rollouts of a step as a batch without replayed rows."""
         return PRMBatch(
             rollouts,
             rollouts.store,
@@ -230,9 +233,9 @@ class FrozenPRM:
     def write_reference(self, batch: PRMBatch, as_update: bool = False) -> None:
         """Put the reference's log-probabilities into the store.
 
-        They take a pass of their own only if ``prm.reference`` needs it. With ``as_update`` rows
-        are packed as by the update, whose forward passes then score: of the same model q is exactly
-        0.
+        This takes a forward pass, except with ``prm.reference=policy``. With ``as_update`` rows are
+        packed as in the update. If its forward passes score, q is then exactly 0 for a PRM that
+        equals its reference.
         """
         kind = self.settings.reference
         rows = batch.rows
@@ -245,8 +248,8 @@ class FrozenPRM:
                 workers = self.reference_workers if kind == "frozen" else self.workers
                 self._score(workers, rows, batch, fields.REFERENCE_LOG_PROBS, **options)
 
-    def score(self, batch: PRMBatch) -> Scores:
-        """Score the rollouts of the step by a pass of its own."""
+    def score(self, batch: PRMBatch) -> TokenLogProbs:
+        """Score the rollouts of the step in a separate forward pass."""
         with add_seconds("prm_score", batch.seconds):
             self._score(self.workers, batch.rollouts.store, batch, fields.PRM_LOG_PROBS)
         return self._fetch(batch)
@@ -262,9 +265,9 @@ class FrozenPRM:
         options |= {fields.OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False}
         workers.score(rows.build_request(batch.inputs, temperature=self.temperature, **options))
 
-    def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> Scores:
+    def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> TokenLogProbs:
         data = batch.rollouts.store.fetch(fields.PRM_LOG_PROBS, self.reference_field)
-        return Scores(data[fields.PRM_LOG_PROBS], data[self.reference_field], mini_batch_B)
+        return TokenLogProbs(data[fields.PRM_LOG_PROBS], data[self.reference_field], mini_batch_B)
 
     def plan(self, batch: PRMBatch) -> MiniBatchPlan:
         """Plan the mini-batches of the rows."""
@@ -279,23 +282,23 @@ class FrozenPRM:
             batch.replayed_B.tolist(),
         )
 
-    def compute_rewards(self, batch: PRMBatch, scoring: Scoring) -> Scored:
+    def compute_rewards(self, batch: PRMBatch, scoring: ScoringPasses) -> ScoredRollouts:
         """Turn log-probabilities into rewards, and measure how well they order the rollouts."""
         rollouts = batch.rollouts
         log_prob_BT = scoring.rewards.log_prob_BT
         mask_BT = batch.rollouts.mask_BT
         reward_BT = process_rewards(scoring.rewards.log_ratio(mask_BT), self.settings.beta)
-        pairs, of_before = measure(rollouts, scoring.before, "before")
-        _, of_after = measure(rollouts, scoring.after, "after")
+        pairs, metrics_before = measure(rollouts, scoring.before, "before")
+        _, metrics_after = measure(rollouts, scoring.after, "after")
         metrics = {
             **scoring.metrics,
-            **of_before,
-            **of_after,
+            **metrics_before,
+            **metrics_after,
             **measure_sums(rollouts, reward_BT.sum(-1)),
         }
         if rollouts.old_log_prob_BT is not None:
             reward_BT = policy_relative_rewards(log_prob_BT, rollouts.old_log_prob_BT, mask_BT)
-        return Scored(
+        return ScoredRollouts(
             reward_BT,
             noise=self.noise,
             pairs=pairs,
@@ -312,11 +315,11 @@ class TrainedPRM(FrozenPRM):
 
     @cached_property
     def replay(self) -> PRMReplay | None:
-        """Rollouts of earlier updates, if they join."""
+        """Store of rollouts of earlier updates; None without replay."""
         batches = self.settings.replay
         return PRMReplay(batches, self.folder / REPLAY_FOLDER) if batches else None
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Compute the reference, then score and update in the order of ``prm.update_mode``."""
         if not rollouts.valid_B.any():
             # There is nothing to learn from.
@@ -343,7 +346,7 @@ class TrainedPRM(FrozenPRM):
         )
 
     def update(
-        self, batch: PRMBatch, before: Scores | None = None, keeps_scores: bool = False
+        self, batch: PRMBatch, before: TokenLogProbs | None = None, keeps_scores: bool = False
     ) -> dict[str, float]:
         """Train on the mini-batches, and return the metrics of the update.
 
@@ -355,12 +358,12 @@ class TrainedPRM(FrozenPRM):
         loss = PRM_LOSSES[self.settings.loss]
         score_B = None if before is None else before.log_ratio(batch.rollouts.mask_BT).sum(-1)
         rows = loss.prepare(batch.label_B.float(), batch.group_B, batch.valid_B, score_B)
-        of_rows = {fields.LABEL: rows.target_B, fields.WEIGHT: rows.weight_B * plan.weight_B}
-        of_rows |= {fields.OFFSET: rows.offset_B, fields.ROW: torch.arange(len(batch.rows))}
-        batch.rows.write(**of_rows)
+        row_fields = {fields.LABEL: rows.target_B, fields.WEIGHT: rows.weight_B * plan.weight_B}
+        row_fields |= {fields.OFFSET: rows.offset_B, fields.ROW: torch.arange(len(batch.rows))}
+        batch.rows.write(**row_fields)
         if self.settings.bias_lr is not None:
             workers.start_bias(float(batch.label_B[batch.valid_B].mean()))
-        read = (*batch.inputs, self.reference_field, *of_rows)
+        read = (*batch.inputs, self.reference_field, *row_fields)
         options = update_options(batch.mini_batch_rows, self.settings.epochs, self.temperature)
         request = batch.rows.select(plan.order).build_request(read, **options)
         with add_seconds("prm_update", batch.seconds):
@@ -379,8 +382,8 @@ class TrainedPRM(FrozenPRM):
             for name, value in values.items()
         }
 
-    def fetch_training_scores(self, batch: PRMBatch) -> Scores:
-        """Return the scores of the training forward passes, which an update has kept."""
+    def fetch_training_scores(self, batch: PRMBatch) -> TokenLogProbs:
+        """Return the scores of the training forward passes, which :meth:`update` has kept."""
         return self._fetch(batch, self.plan(batch).mini_batch_B[: len(batch.rollouts.store)])
 
     @contextmanager
@@ -404,25 +407,25 @@ class TrainedPRM(FrozenPRM):
             "loss_mask": data["response_mask"],
             fields.REFERENCE_LOG_PROBS: [row["reference"] for row in drawn],
         }
-        keys = [replay_key(place) for place in range(len(drawn))]
+        keys = [replay_key(number) for number in range(len(drawn))]
         with alone.rows.add_rows(keys, data, n_batches * rows_with, self.end_token) as rows:
             added = len(rows) - new
             if filled := added - len(drawn):
-                # verl copies it from some rollout, of another length.
+                # verl's padding has a copy of a rollout's values, which have another length.
                 padding = rows.select(range(len(rows) - filled, len(rows)))
                 padding.write(**{fields.REFERENCE_LOG_PROBS: torch.zeros(filled, 1)})
-            again_N = torch.arange(added) < len(drawn)
+            is_replayed_N = torch.arange(added) < len(drawn)
             labels = torch.tensor([float(row["label"]) for row in drawn])
             yield replace(
                 alone,
                 rows=rows,
                 label_B=torch.cat((alone.label_B, labels, torch.zeros(filled))),
-                # Every one is a prompt of its own.
+                # Every added row is a group by itself.
                 group_B=torch.cat(
                     (alone.group_B, int(alone.group_B.max()) + 1 + torch.arange(added))
                 ),
-                valid_B=torch.cat((alone.valid_B, again_N)),
-                replayed_B=torch.cat((alone.replayed_B, again_N)),
+                valid_B=torch.cat((alone.valid_B, is_replayed_N)),
+                replayed_B=torch.cat((alone.replayed_B, is_replayed_N)),
                 mini_batch_rows=rows_with,
             )
 
@@ -439,12 +442,12 @@ def update_options(rows: int, epochs: int, temperature: float) -> dict[str, Any]
 
 
 def measure(
-    rollouts: Rollouts, scores: Scores | None, when: str
+    rollouts: Rollouts, scores: TokenLogProbs | None, when: str
 ) -> tuple[PairCount, dict[str, float]]:
     """Measure how well the PRM orders the batch ``before`` or ``after`` the update.
 
-    Without such scores there are no pairs and no metrics. Pairs over two mini-batches do not count:
-    the PRM has moved in between, on this very prompt.
+    Without scores there are no pairs and no metrics. Pairs over two mini-batches do not count: in
+    between, the PRM was trained on this very prompt.
     """
     if scores is None:
         return PairCount(0.0, 0.0), {}

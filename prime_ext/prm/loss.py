@@ -14,32 +14,33 @@ from prime_ext.prm.fields import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT
 def pad_responses(value: Any, responses: Any) -> torch.Tensor:
     """Pad a model's values of response tokens to ``(B, T)``, with 0 after the response.
 
-    verl's ``no_padding_2_padding`` without waiting for the device several times for every row.
+    This equals verl's ``no_padding_2_padding``, which waits for the device several times per row.
 
     Args:
-        value: jagged, of complete sequences; a token's value is at the place before it.
-        responses: jagged, of the responses. No prompt is empty.
+        value: jagged values of complete sequences; the value of a token is one position before it.
+        responses: jagged tokens of the responses. No prompt is empty.
     """
     length_B1 = responses.offsets().diff()[:, None]
     end_B1 = value.offsets()[1:, None]
-    place_T = torch.arange(responses.to_padded_tensor(0).shape[1], device=value.device)
+    position_T = torch.arange(responses.to_padded_tensor(0).shape[1], device=value.device)
     # Pad with distinct indices: gathering one index repeatedly would serialize the atomics of its
     # gradient.
-    index_BT = (end_B1 - length_B1 - 1 + place_T) % len(value.values())
-    return value.values()[index_BT].masked_fill(place_T >= length_B1, 0.0)
+    index_BT = (end_B1 - length_B1 - 1 + position_T) % len(value.values())
+    return value.values()[index_BT].masked_fill(position_T >= length_B1, 0.0)
 
 
 class PRMLoss:
-    """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
+    """Loss of the implicit PRM, which verl's engines call once for every micro-batch.
 
-    The driver has prepared the rows' fields (target, weight, offset). Weights contain the size of
-    the mini-batch, so the sum over micro-batches and ranks is its loss. Engines average gradients
-    over data-parallel ranks, hence the factor ``dp_size``.
+    The driver has prepared the rows' fields (target, weight, offset). Weights include the size of
+    the mini-batch, so the sum over micro-batches and ranks is the mini-batch's loss. Engines
+    average gradients over data-parallel ranks, hence the factor ``dp_size``.
 
     Attributes:
-        name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
+        name: key of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
+        beta: factor of the log-ratio.
         reference: field with the reference's log-probabilities.
-        bias: the trained bias, if there is one; the worker sets it.
+        bias: the trained bias, which the worker sets; None without one.
     """
 
     def __init__(self, name: str, beta: float, reference: str = REFERENCE_LOG_PROBS):
@@ -68,11 +69,11 @@ class PRMLoss:
         return loss * data["dp_size"], {}
 
     def start_recording(self) -> None:
-        """From now on keep the log-probabilities of every forward pass."""
+        """Keep the log-probabilities of every forward pass from now on."""
         self._recorded = []
 
     def stop_recording(self) -> dict[int, torch.Tensor]:
-        """Stop, and return the response log-probabilities by row number."""
+        """Stop recording, and return the responses' log-probabilities by row number."""
         recorded = self._recorded
         self._recorded = None
         if not recorded:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-# Divides rows of these lengths over that many ranks, by equal numbers and similar work.
+# Divides rows of these lengths over n ranks: equal numbers of rows, similar work.
 ShareRows = Callable[[Sequence[int], int], list[list[int]]]
 
 
@@ -36,15 +36,15 @@ def plan_mini_batches(
     share_rows: ShareRows,
     replayed: Sequence[bool] | None = None,
 ) -> MiniBatchPlan:
-    """Spread the rows over mini-batches and ranks.
+    """Assign the rows to mini-batches and ranks.
 
     Valid rows are split evenly over the mini-batches in the order of their keys, which keeps
-    complete groups together; padding fills up each of them. Inside a mini-batch the ranks share the
-    rows by sequence length. So the composition of mini-batches is the same for any number of ranks
-    and any order of the rows.
+    complete groups together; padding fills up each mini-batch. Inside a mini-batch the ranks share
+    the rows by sequence length. So the composition of mini-batches is the same for any number of
+    ranks and any order of the rows.
 
-    ``lengths`` are in tokens, ``mini_batch_size`` is in rows over all ranks; ``replayed`` rows, of
-    earlier steps, are split evenly by themselves. Raises ValueError where the sizes do not divide.
+    ``lengths`` are in tokens, ``mini_batch_size`` is in rows over all ranks. ``replayed`` rows, of
+    earlier steps, are split evenly as well. Raises ValueError where the sizes do not divide.
     """
     rows = len(keys)
     if rows % mini_batch_size or mini_batch_size % data_parallel_size:
@@ -55,7 +55,7 @@ def plan_mini_batches(
     count = rows // mini_batch_size
     by_key = sorted(range(rows), key=lambda row: keys[row])
     old = replayed or [False] * rows
-    parts = [
+    new_and_replayed = [
         [row for row in by_key if not padding[row] and old[row] == again] for again in (False, True)
     ]
     spare = [row for row in by_key if padding[row]]
@@ -63,7 +63,9 @@ def plan_mini_batches(
     weight_B = torch.zeros(rows)
     mini_batch_B = torch.zeros(rows, dtype=torch.long)
     shares: list[list[int]] = [[] for _ in range(data_parallel_size)]
-    chunks = [np.array_split(np.array(part, dtype=int), count) for part in parts]
+    chunks = [
+        np.array_split(np.array(row_numbers, dtype=int), count) for row_numbers in new_and_replayed
+    ]
     for number, (new, again) in enumerate(zip(*chunks, strict=True)):
         members = [*new.tolist(), *again.tolist()]
         if members:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts of the last PRM updates, a safetensors file each, with :data:`FIELDS` per rollout."""
+"""Rollouts of the last PRM updates: a safetensors file per update, :data:`FIELDS` per rollout."""
 
 import os
 import re
@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from prime_ext.utils.files import write_atomically
 
-# Of a rollout, with dtypes in the file: its tokens, the reference's log-probabilities of the
-# response, and the outcome.
+# Fields of a rollout with their dtypes in the file: its tokens, the reference's log-probabilities
+# of the response, and the outcome.
 FIELDS = {
     "prompts": torch.int32,
     "responses": torch.int32,
@@ -33,8 +33,8 @@ class PRMReplay:
     run draws the same.
 
     Args:
-        n_batches: how many updates are remembered (``prm.replay``).
-        folder: of the store; touched at the first update, when a run is sure to own it.
+        n_batches: number of updates that are kept (``prm.replay``).
+        folder: folder of the files; not touched before the first update, when the run holds it.
     """
 
     def __init__(self, n_batches: int, folder: Path):
@@ -45,26 +45,25 @@ class PRMReplay:
         self._batches: dict[int, Path] = {}
 
     def draw(self, new: int) -> list[dict[str, torch.Tensor]]:
-        """Draw ``new`` rollouts without replacement, at most all: fields and ``input_ids``."""
-        places = [
+        """Draw ``new`` rollouts without replacement, or all if fewer: fields and ``input_ids``."""
+        slots = [
             (number, row)
             for number in sorted(self._batches)
             for row in range(_size(self._batches[number]))
         ]
         generator = torch.Generator().manual_seed(self._next)
         drawn = [
-            places[place]
-            for place in torch.randperm(len(places), generator=generator)[:new].tolist()
+            slots[index] for index in torch.randperm(len(slots), generator=generator)[:new].tolist()
         ]
         rollouts = {}
         for number in {number for number, _ in drawn}:
             with safe_open(self._batches[number], framework="pt") as file:
                 for row in (row for of, row in drawn if of == number):
                     rollouts[number, row] = _read(file, row)
-        return [rollouts[place] for place in drawn]
+        return [rollouts[slot] for slot in drawn]
 
     def add(self, batch: Mapping[str, Sequence[torch.Tensor]]) -> None:
-        """Remember a batch, a tensor per rollout and field, and forget the one too old for it."""
+        """Add a batch, a tensor per rollout and field, and delete the batch that is now too old."""
         number = self._next
         self._settle()
         self._batches[number] = self.folder / _name(number)
@@ -79,12 +78,12 @@ class PRMReplay:
             self._batches.pop(old).unlink()
 
     def save(self, folder: Path) -> None:
-        """Put all batches into a folder of a checkpoint, as links, which take no more room."""
+        """Link all batches into a folder of a checkpoint, which takes no extra space."""
         self._settle()
         self._fill(folder)
 
     def load(self, folder: Path) -> None:
-        """Take over the newest batches that :meth:`save` wrote, as many as the settings allow.
+        """Use the newest batches that :meth:`save` wrote, at most ``n_batches``.
 
         Raises FileNotFoundError: the checkpoint was saved without replay.
         """
@@ -101,14 +100,14 @@ class PRMReplay:
         return max(self._batches, default=0) + 1
 
     def _settle(self) -> None:
-        """Put the batches into the folder, once; drop updates of other runs or to be done again."""
+        """Put the batches into the folder, once; delete updates of other runs or later steps."""
         if not self._settled:
             self._fill(self.folder)
             self._batches = {number: self.folder / _name(number) for number in self._batches}
             self._settled = True
 
     def _fill(self, folder: Path) -> None:
-        """Make a folder hold the remembered batches and no other update."""
+        """Put the batches into a folder, and delete all other updates there."""
         folder.mkdir(parents=True, exist_ok=True)
         for path in _files(folder).values():
             path.unlink()
@@ -135,7 +134,7 @@ def _files(folder: Path) -> dict[int, Path]:
 
 
 def _size(path: Path) -> int:
-    """Read the number of rollouts in a file, and none of its tensors."""
+    """Return the number of rollouts in a file without reading its tensors."""
     with safe_open(path, framework="pt") as file:
         return len(file.keys()) // len(FIELDS)
 

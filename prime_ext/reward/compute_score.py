@@ -82,7 +82,7 @@ def _prompt(extra_info: Mapping[str, Any]) -> str:
         message["content"] for message in extra_info["raw_prompt"] if message["role"] == "user"
     ]
     parts = [[{"text": content}] if isinstance(content, str) else content for content in contents]
-    return "\n".join(str(part.get("text", "")) for content in parts for part in content)
+    return "\n".join(str(piece.get("text", "")) for content in parts for piece in content)
 
 
 def _task_options(

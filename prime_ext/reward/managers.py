@@ -29,14 +29,19 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import pay_steps
+from prime_ext.algorithms.process_shaping import compute_step_rewards
 from prime_ext.config import pspo_settings, step_scorer_settings
 from prime_ext.config.reward_settings import StepSettings, chain_arguments
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import connect
-from prime_ext.reward.step_scoring import Score, ScoredSteps, StepScoring, failure_info
+from prime_ext.reward.step_scoring import (
+    ChainScorer,
+    ResponseStepScorer,
+    StepScoringResult,
+    failure_info,
+)
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
@@ -60,7 +65,8 @@ class PromptRewardManager(NaiveRewardManager):
         compute_score: Callable[..., Any],
         **others: Any,
     ):
-        if config.reward.custom_reward_function.path not in (None, user_function.OWN):
+        path = config.reward.custom_reward_function.path
+        if path not in (None, user_function.PRIME_EXT_FUNCTION):
             compute_score = user_function.guard(compute_score, config)
         super().__init__(config, tokenizer, compute_score, **others)
 
@@ -69,8 +75,8 @@ class PromptRewardManager(NaiveRewardManager):
         data = data[-1:]
         extras = data.non_tensor_batch
         info = np.empty(1, dtype=object)
-        given = _column(extras, "extra_info") or {}
-        info[0] = {**given, "raw_prompt": _column(extras, "raw_prompt")}
+        extra_info = _column(extras, "extra_info") or {}
+        info[0] = {**extra_info, "raw_prompt": _column(extras, "raw_prompt")}
         return await super().run_single(
             DataProto(batch=data.batch, non_tensor_batch={**extras, "extra_info": info})
         )
@@ -94,7 +100,7 @@ class StepScoresRewardManager(PromptRewardManager):
         config: DictConfig,
         tokenizer: PreTrainedTokenizerBase,
         compute_score: Callable[..., Any],
-        score: Score | None = None,
+        score: ChainScorer | None = None,
         **others: Any,
     ):
         super().__init__(config, tokenizer, compute_score, **others)
@@ -104,7 +110,7 @@ class StepScoresRewardManager(PromptRewardManager):
             score = functools.partial(
                 connect(of_scorer, others.get("reward_router_address")).ask, "score"
             )
-        self._scoring = StepScoring(steps, tokenizer, score)
+        self._scoring = ResponseStepScorer(steps, tokenizer, score)
 
     def read_sections(
         self, config: DictConfig
@@ -145,7 +151,7 @@ class StepScoresRewardManager(PromptRewardManager):
 
 
 @dataclass(frozen=True)
-class PricedChain:
+class ShapedReward:
     """The reward of a response; None where its scores are missing."""
 
     reward: float | None = None
@@ -155,10 +161,10 @@ class PricedChain:
     paid: tuple[float, ...] = ()
 
 
-class ChainPricing:
+class PSPOShaping:
     """Accumulation, shaping and credit of the section ``pspo``, in float64.
 
-    Rewards travel in float32; those that it cannot hold are refused, since the shape ``released``
+    Rewards travel in float32; those that it cannot hold are rejected, since the shape ``released``
     grows without bound.
     """
 
@@ -170,20 +176,19 @@ class ChainPricing:
             settings.accumulation is None or settings.accumulation.reward_position == "step_ends"
         )
 
-    def __call__(self, scores: Sequence[float]) -> PricedChain:
+    def __call__(self, scores: Sequence[float]) -> ShapedReward:
         """Return the reward for the scores of steps, 0 without a step.
 
         Raises ValueError: float32 cannot hold the reward.
         """
         if not scores:
-            return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
+            return ShapedReward(0.0, 0.0, 0.0 if self._accumulates else None)
         score_BS = torch.tensor([list(scores)], dtype=torch.float64)
         mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
-        paid = (
-            tuple(pay_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
-            if self._at_steps
-            else ()
-        )
+        paid: tuple[float, ...] = ()
+        if self._at_steps:
+            reward_BS = compute_step_rewards(score_BS, mask_BS, self._chain, self._credit)
+            paid = tuple(reward_BS[0].tolist())
         if self._accumulates:
             value = self._chain(score_BS, mask_BS)
             reward = float(value.reward_B)
@@ -198,7 +203,7 @@ class ChainPricing:
             raise ValueError(
                 f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold"
             )
-        return PricedChain(reward, factor, score, paid)
+        return ShapedReward(reward, factor, score, paid)
 
 
 @register(pspo_settings.MANAGER)
@@ -212,32 +217,32 @@ class PSPORewardManager(StepScoresRewardManager):
         self, config: DictConfig
     ) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         self.settings, of_scorer = pspo_settings.read_pspo_sections(config)
-        self._price = ChainPricing(self.settings)
+        self._shape = PSPOShaping(self.settings)
         return self.settings.steps, of_scorer
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
         scored, judged = await asyncio.gather(self._scoring(data[0]), self._judge(data))
-        priced, reason = self._price_scores(scored)
-        reward = 0.0 if priced.reward is None else priced.reward
+        shaped, reason = self._shape_scores(scored)
+        reward = 0.0 if shaped.reward is None else shaped.reward
         info = {
             **judged["reward_extra_info"],
             **scored.info(),
-            "step_rewards": json.dumps(priced.paid),
-            "chain_score": priced.score,
-            "chain_factor": priced.factor,
+            "step_rewards": json.dumps(shaped.paid),
+            "chain_score": shaped.score,
+            "chain_factor": shaped.factor,
             **failure_info(reason),
             "score": reward,
         }
         return {"reward_score": reward, "reward_extra_info": info}
 
-    def _price_scores(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
+    def _shape_scores(self, scored: StepScoringResult) -> tuple[ShapedReward, str]:
         if scored.scores is None:
-            return PricedChain(), scored.reason
+            return ShapedReward(), scored.reason
         try:
-            return self._price(scored.scores.scores), ""
+            return self._shape(scored.scores.scores), ""
         except ValueError as error:
-            return PricedChain(), str(error)
+            return ShapedReward(), str(error)
 
     async def _judge(self, data: DataProto) -> dict[str, Any]:
         """Return the verdict, if it is asked for."""

@@ -20,7 +20,7 @@ class NodeFailure(Exception):
 
 
 class NodeActor:
-    """``cls(*arguments)`` in a node's actor ``name`` (Ray's ``options``), or here without Ray."""
+    """``cls(*arguments)`` in a node's actor ``name`` (Ray's ``options``) or in this process."""
 
     def __init__(self, name: str, cls: type, *arguments: Any, **options: Any):
         self._name = name

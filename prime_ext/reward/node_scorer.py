@@ -37,7 +37,7 @@ class Gatherer:
 
     async def _run(self) -> None:
         while self._waiting:
-            # Those who were canceled do not wait any more.
+            # Canceled callers do not wait any more.
             batch = [(chain, done) for chain, done in self._waiting if not done.done()]
             self._waiting = []
             outcomes = await score_each(self._scorer, [chain for chain, _ in batch])
@@ -48,7 +48,7 @@ class Gatherer:
 
 
 async def score_each(scorer: StepScorer, chains: Sequence[Chain]) -> list[Outcome]:
-    """Score responses; if that fails, singly, so that only those that fail alone have no scores."""
+    """Score responses together; if that fails, one by one, so that all others keep their scores."""
     try:
         outcomes = list(await scorer.score(chains))
         if len(outcomes) != len(chains):

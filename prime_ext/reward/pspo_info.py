@@ -16,7 +16,7 @@ MEANS = (
     "chain_factor",
     "steps_timed_out",
 )
-# What was not judged has no such value; the number there is for verl.
+# A response with such a failure has no value; the number there is a placeholder for verl.
 _UNLESS = {"acc": "grader_failure", "score": FAILURE}
 
 

@@ -18,13 +18,13 @@ from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScores
 
 # Returns the scores of a response, or the reason why there are none.
-Score = Callable[[Chain], Awaitable[Outcome]]
+ChainScorer = Callable[[Chain], Awaitable[Outcome]]
 _LONGEST = 200  # characters
 
 
 @dataclass(frozen=True)
-class ScoredSteps:
-    """Response with steps and scores, or a ``reason``; ``seconds`` of scoring include waiting."""
+class StepScoringResult:
+    """Steps and scores of a response, or a ``reason``; ``seconds`` of scoring include waiting."""
 
     cut: Cut
     n_tokens: int
@@ -50,33 +50,33 @@ class ScoredSteps:
         }
 
 
-class StepScoring:
+class ResponseStepScorer:
     """Scorer that cuts responses, in policy tokens, into steps with content for ``score``."""
 
-    def __init__(self, steps: StepSettings, tokenizer: PreTrainedTokenizerBase, score: Score):
+    def __init__(self, steps: StepSettings, tokenizer: PreTrainedTokenizerBase, score: ChainScorer):
         self._cutter = ResponseCutter(steps, tokenizer)
         self._score = score
 
-    async def __call__(self, row: DataProtoItem) -> ScoredSteps:
+    async def __call__(self, row: DataProtoItem) -> StepScoringResult:
         ids = response_ids(row)
         loop = asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).join_empty_steps())
         start = time.perf_counter()
         scores, reason = await self._scores(cut, question(row.non_tensor_batch))
-        return ScoredSteps(cut, len(ids), scores, reason, time.perf_counter() - start)
+        return StepScoringResult(cut, len(ids), scores, reason, time.perf_counter() - start)
 
-    async def _scores(self, cut: Cut, asked: str) -> tuple[StepScores | None, str]:
+    async def _scores(self, cut: Cut, problem: str) -> tuple[StepScores | None, str]:
         if not cut.texts:
             return StepScores(()), ""
         try:
-            outcome = await self._score(Chain(cut.texts, asked))
+            outcome = await self._score(Chain(cut.texts, problem))
         except NodeFailure as error:
             return None, str(error)
         return (None, outcome.reason) if isinstance(outcome, ScoringFailure) else (outcome, "")
 
 
 def failure_info(reason: str) -> dict[str, Any]:
-    """Return the columns of whether a response has no reward, and why."""
+    """Return the columns that report whether a response has no reward, and why."""
     return {
         FAILURE: float(bool(reason)),
         "failure_detail": f"step scorer: {reason}"[:_LONGEST] if reason else "",

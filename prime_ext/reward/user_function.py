@@ -24,7 +24,7 @@ from typing import Any
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool, count_cores
 
-OWN = "pkg://prime_ext.reward.compute_score"
+PRIME_EXT_FUNCTION = "pkg://prime_ext.reward.compute_score"
 # The default of reward.timeout in verl's rate-limited manager.
 SECONDS = 300.0
 # Address space; a function may load what it likes.
@@ -104,7 +104,7 @@ def read_result(result: Any) -> dict[str, Any]:
 
 
 class LoopThread:
-    """An event loop in its own thread; a coroutine that blocks it holds up only its own kind."""
+    """Event loop in its own thread; a coroutine that blocks it delays only others of this loop."""
 
     def __init__(self) -> None:
         self._start()

@@ -2,11 +2,11 @@
 """Complete and incomplete checkpoints.
 
 verl writes the file that names the latest checkpoint last, but not atomically, and may delete older
-checkpoints before the new one is whole. Here every whole checkpoint has a marker, older ones are
-deleted afterwards, and a run that was killed at any moment finds the newest whole one. The marker
-lists the files, their sizes and checksums: a file that was cut short, deleted or changed later is
-noticed. Tensors have checksums in their files already, so a save computes few; a resume reads the
-checkpoint twice more, at about 1.3 GB/s for each of four threads.
+checkpoints before the new one is complete. Here every complete checkpoint has a marker, older ones
+are deleted afterwards, and a run that was killed at any moment finds the newest complete one. The
+marker lists the files, their sizes and checksums, so a file that is cut short, deleted or changed
+later is noticed. Tensors have checksums in their files already, so a save computes few; a resume
+reads the checkpoint twice more, at about 1.3 GB/s for each of four threads.
 """
 
 import json
@@ -28,7 +28,7 @@ _FOLDER = re.compile(r"(?:global_step_|checkpoint-)(\d+)")
 
 
 def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
-    """Declare a checkpoint whole, with the files it has now."""
+    """Write the completion marker with the sizes and checksums of all files."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MARKER]
     sizes = {path: path.stat().st_size for path in files}
     named = {
@@ -38,10 +38,10 @@ def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
     write_json(folder / MARKER, {**contents, **named})
 
 
-def damage(folder: Path) -> str:
-    """Return what is wrong with a checkpoint that was declared whole; empty if nothing is.
+def find_damage(folder: Path) -> str:
+    """Return what is damaged in a checkpoint that has the completion marker; empty if nothing is.
 
-    Files may have grown: file systems of several nodes report sizes late.
+    Files may be larger than listed: file systems of several nodes report sizes late.
     """
     try:
         sizes = read_json(folder / MARKER)["files"]
@@ -56,7 +56,7 @@ def damage(folder: Path) -> str:
 
 
 def find_changed_bytes(folder: Path) -> str:
-    """Return which file of a whole checkpoint has other bytes than when it was saved, or empty.
+    """Return which file of a complete checkpoint has changed since it was saved; empty for none.
 
     This reads all of it. Checkpoints of earlier versions, without checksums, count as unchanged.
     """
@@ -73,7 +73,7 @@ def find_changed_bytes(folder: Path) -> str:
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration, in verl's tracker too, before a step is saved again or deleted."""
+    """Delete the completion marker, and verl's tracker if it names this checkpoint."""
     (folder / MARKER).unlink(missing_ok=True)
     match = _FOLDER.fullmatch(folder.name)
     if match and int(match[1]) == _read_tracker(folder.parent):
@@ -86,8 +86,8 @@ def _read_tracker(root: Path) -> int | None:
 
 
 def find_complete_steps(root: Path) -> list[int]:
-    """Return the steps of the whole checkpoints below ``root``, oldest first."""
-    return [step for step, problem in _find_declared(root).items() if not problem]
+    """Return the steps of the complete checkpoints below ``root``, oldest first."""
+    return [step for step, problem in _find_marked(root).items() if not problem]
 
 
 def _folders(root: Path) -> dict[int, Path]:
@@ -98,34 +98,34 @@ def _folders(root: Path) -> dict[int, Path]:
     }
 
 
-def _find_declared(root: Path) -> dict[int, str]:
-    """Return the steps of checkpoints that were declared whole, and what is wrong with each.
+def _find_marked(root: Path) -> dict[int, str]:
+    """Return what is damaged in each checkpoint that was complete, by step; empty for nothing.
 
-    The one that the tracker names is whole even without a marker, because the tracker is written
-    last.
+    The checkpoint that the tracker names counts even without a marker, because the tracker is
+    written last.
     """
     tracked = _read_tracker(root)
     problems = {}
     for step, folder in sorted(_folders(root).items()):
         if (folder / MARKER).exists():
-            problems[step] = damage(folder)
+            problems[step] = find_damage(folder)
         elif step == tracked:
             problems[step] = ""
     return problems
 
 
 def find_latest(root: Path) -> Path | None:
-    """Return the whole checkpoint to resume from, None for none.
+    """Return the complete checkpoint to resume from; None if there is none.
 
-    It is the one that verl's tracker names, else the latest. Raises RunError: there were whole
-    checkpoints, and all of them have been damaged.
+    It is the one that verl's tracker names, else the latest. Raises RunError: there were complete
+    checkpoints, and all of them are damaged.
     """
     folders = _folders(root)
-    declared = _find_declared(root)
+    marked = _find_marked(root)
     tracked = _read_tracker(root)
     damaged = ""
-    for step in sorted(declared, key=lambda step: (step == tracked, step), reverse=True):
-        problem = declared[step] or find_changed_bytes(folders[step])
+    for step in sorted(marked, key=lambda step: (step == tracked, step), reverse=True):
+        problem = marked[step] or find_changed_bytes(folders[step])
         if not problem:
             return folders[step]
         damaged = f"{folders[step].name}: {problem}"
@@ -139,7 +139,7 @@ def find_latest(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int | None, newest: int) -> None:
-    """Delete checkpoints before ``newest``, whole or not, except the ``keep`` latest whole ones."""
+    """Delete all checkpoints before ``newest`` except the latest ``keep`` complete ones."""
     if not keep:
         return
     kept = set([step for step in find_complete_steps(root) if step <= newest][-keep:])

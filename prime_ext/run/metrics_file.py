@@ -14,16 +14,13 @@ from prime_ext.utils.files import write_text
 
 
 def metrics_path(trainer: Any) -> Path | None:
-    """Return where verl's `file` logger writes, by the section ``trainer``; None without it."""
+    """Return the path of verl's `file` logger from the section ``trainer``; None without one."""
     if "file" not in (trainer.get("logger") or ()):
         return None
-    explicit = os.getenv("VERL_FILE_LOGGER_PATH")
+    if explicit := os.getenv("VERL_FILE_LOGGER_PATH"):
+        return Path(explicit)
     root = Path(os.getenv("VERL_FILE_LOGGER_ROOT", ".")).expanduser()
-    return (
-        Path(explicit)
-        if explicit
-        else root / trainer.project_name / f"{trainer.experiment_name}.jsonl"
-    )
+    return root / trainer.project_name / f"{trainer.experiment_name}.jsonl"
 
 
 def put_aside(path: Path) -> None:
@@ -34,7 +31,7 @@ def put_aside(path: Path) -> None:
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the lines of a file and what they hold. A line cut off by a kill is skipped."""
+    """Yield the lines of a file with their contents; skip a line that a kill has cut off."""
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             yield line, json.loads(line)
@@ -53,8 +50,8 @@ def read_metrics(path: Path) -> dict[int, dict[str, float]]:
 class MetricsFile:
     """A logger for verl's ``Tracking`` that keeps the lines up to ``step`` and appends to them.
 
-    The run continues at ``step``: later lines are of steps that were lost and are made again. The
-    file of another run is put aside at step 0.
+    The run continues at ``step``: later lines are of steps that will be repeated. The file of
+    another run is renamed at step 0.
     """
 
     def __init__(self, path: Path, step: int):

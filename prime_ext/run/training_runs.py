@@ -58,13 +58,13 @@ def check_folder(key: str, path: str) -> None:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder of a run on the first rank. ``RunError``: another run is at work there."""
+    """Lock the folder of a run on the first rank. Raises ``RunError``: another run uses it."""
     with RunLock(folder, "trainer.output_dir") if is_first_rank() else nullcontext():
         yield
 
 
 def check_folder_is_free(folder: Path) -> None:
-    """Raise ``RunError`` if a run is at work in a folder, which need not exist."""
+    """Raise ``RunError`` if a run uses a folder, which need not exist."""
     if folder.is_dir():
         with hold_folder(folder):
             pass
@@ -83,7 +83,7 @@ class Checkpoints:
     identity: dict[str, Any]
 
     def find_latest(self) -> Path | None:
-        """Return the latest complete one or None. Raises ``RunError``: of another identity."""
+        """Return the latest complete checkpoint or None. ``RunError``: it has another identity."""
         folder = find_latest(self.root)
         if folder is not None:
             advice = "choose another trainer.output_dir or delete the folder"
@@ -91,7 +91,7 @@ class Checkpoints:
         return folder
 
     def complete(self, folder: Path) -> None:
-        """Declare one complete."""
+        """Mark a checkpoint as complete."""
         mark_complete(folder, {"identity": self.identity})
 
 

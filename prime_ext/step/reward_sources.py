@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reward sources, as configured, from rollouts and scores, and advantages from them."""
+"""Reward sources from rollouts and scores, as configured, and the advantages of all sources."""
 
 import logging
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prime_ext import names
-from prime_ext.algorithms.accumulation import StepScore
+from prime_ext.algorithms.accumulation import StepScoreFunction
 from prime_ext.algorithms.advantage import combine_sources, outcome_source
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
@@ -22,18 +22,18 @@ from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.step.rollouts import Rollouts, Steps, Turns
-from prime_ext.step.scorer import Scored
+from prime_ext.step.scorer import ScoredRollouts
 
 logger = logging.getLogger(__name__)
 
 
 class NotFinite(RuntimeError):
-    """NaN or infinity where the policy would be trained on it; the message is one line."""
+    """An advantage of the policy is NaN or infinite; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Reward sources by name, and what was measured on the way."""
+    """Reward sources by name, and metrics."""
 
     by_name: dict[str, RewardSource]
     metrics: dict[str, float]
@@ -41,7 +41,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Advantages and returns ``(B, T)``, 0 outside the mask, and what was measured on the way."""
+    """Advantages and returns ``(B, T)``, 0 outside the mask, and metrics."""
 
     advantage_BT: torch.Tensor
     return_BT: torch.Tensor
@@ -50,7 +50,7 @@ class Advantages:
 
 def combine_rewards(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     weight: float,
     settings: PrimeSettings,
     gamma: float,
@@ -67,7 +67,7 @@ def combine_rewards(
 
 def reward_sources(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     weight: float,
     settings: PrimeSettings,
     gamma: float,
@@ -75,12 +75,12 @@ def reward_sources(
 ) -> Sources:
     """Return outcome, process and turn rewards with their coefficients.
 
-    Where a critic values both of the first two, their sum is one source. The process source is
-    missing when its coefficient is 0, and has the coefficient 0 when the gate, ``weight``, is shut.
+    If a critic values outcome and process, their sum is one source. The process source is missing
+    if its configured coefficient is 0; a closed gate (``weight`` 0) only sets its coefficient to 0.
     ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and ``algorithm.lam``.
     """
     metrics = measure_steps(rollouts, scored.steps) | measure_turns(rollouts, rollouts.turns)
-    # These are the same for all sources.
+    # Fields that are the same for all sources.
     turns = rollouts.turns
     common: dict[str, Any] = {"form": settings.baseline, "gae_lambda": gae_lambda}
     common |= {
@@ -90,12 +90,14 @@ def reward_sources(
     outcome = _outcome(rollouts, scored, settings, gamma, common)
     sources = {"outcome": outcome}
     if settings.paid_process is not None and scored.reward_BT is not None:
-        process, of_process = _process(rollouts, scored, scored.reward_BT, weight, settings, common)
-        metrics |= of_process
+        process, process_metrics = _process(
+            rollouts, scored, scored.reward_BT, weight, settings, common
+        )
+        metrics |= process_metrics
         if len(settings.critic_sources) < 2:
             sources["process"] = process
         elif process.coefficient != 0:
-            # One source that pays for both; discount, lambda and value are the same for both.
+            # Discount, lambda and value of the two are equal.
             paid_BT = (
                 outcome.coefficient * outcome.kept_reward()
                 + process.coefficient * process.kept_reward()
@@ -103,7 +105,7 @@ def reward_sources(
             both = replace(outcome, reward_BT=paid_BT, mask_BT=rollouts.mask_BT, coefficient=1.0)
             sources = {"outcome_and_process": both}
     if settings.turns is not None and turns is not None and turns.reward_BT is not None:
-        # These are the rewards of turns that the agent loop reports.
+        # The agent loop has reported a reward for each turn.
         sources["turns"] = RewardSource(
             turns.reward_BT,
             turns.end_BT & rollouts.mask_BT.bool(),
@@ -117,7 +119,7 @@ def reward_sources(
 
 def _outcome(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     settings: PrimeSettings,
     gamma: float,
     common: dict[str, Any],
@@ -125,7 +127,7 @@ def _outcome(
     outcome = settings.outcome
     mask_BT = rollouts.mask_BT
     if rollouts.advantage_BT is not None:
-        # It is an advantage already: it is paid at its token, not summed, and has no baseline.
+        # It is an advantage already: no sum over later tokens, no baseline.
         return RewardSource(
             rollouts.advantage_BT, mask_BT, outcome.coefficient, 0.0, estimator="reinforce"
         )
@@ -142,14 +144,14 @@ def _outcome(
 
 
 def build_shaping(settings: PrimeSettings) -> ProcessShaping:
-    """Build the configured shaping, from token rewards to those that are paid."""
+    """Build the configured function from token rewards to process rewards."""
     process = settings.process
     if not isinstance(process, StepRewardSettings | ScoredStepSettings):
         return ProcessShaping()
     accumulation = process.accumulation
-    score = StepScore()
+    score = StepScoreFunction()
     if isinstance(process, StepRewardSettings):
-        score = StepScore(process.step_score, process.step_score_scale)
+        score = StepScoreFunction(process.step_score, process.step_score_scale)
     return ProcessShaping(
         process.granularity,
         process.credit,
@@ -161,7 +163,7 @@ def build_shaping(settings: PrimeSettings) -> ProcessShaping:
 
 def _process(
     rollouts: Rollouts,
-    scored: Scored,
+    scored: ScoredRollouts,
     reward_BT: torch.Tensor,
     weight: float,
     settings: PrimeSettings,
@@ -189,12 +191,12 @@ def _process(
         metrics["prime/chain/at_most_one_step"] = float((chain.count_B[rows_B] < 2).float().mean())
     metrics["prime/process/normalizer"] = 1.0
     if process.normalization == "batch_max":
-        # Returns are counted at every token that they reach.
+        # The maximum is over the returns of all valid tokens, also of those without a reward.
         normalize = partial(normalize_by_batch_max, mask_BT=mask_BT, discount=process.discount)
         floor: torch.Tensor | float = 0.0
         if scored.noise > 0:
-            paid = _shape_noise(shaping, scored.noise, mask_BT, spans)
-            floor = NOISE_MARGIN * max(normalize(noise_BT)[1] for noise_BT in paid)
+            draws = _shape_noise(shaping, scored.noise, mask_BT, spans)
+            floor = NOISE_MARGIN * max(normalize(noise_BT)[1] for noise_BT in draws)
         paid_BT, normalizer = normalize(paid_BT, floor=floor)
         metrics["prime/process/normalizer"] = float(normalizer)
     coefficient = process.coefficient * weight
@@ -227,7 +229,7 @@ def _shape_noise(
 ) -> Iterator[torch.Tensor]:
     """Yield the shaped rewards of simulated rounding noise minus those of zero scores, ``(B, T)``.
 
-    There are several draws, always the same ones: where one response outweighs all others, a single
+    There are several draws from a fixed seed: where one response outweighs all others, a single
     draw may be far too small.
     """
     generator = torch.Generator().manual_seed(0)
@@ -242,15 +244,15 @@ def measure_steps(rollouts: Rollouts, steps: Steps | None) -> dict[str, float]:
     if steps is None or not rollouts.valid_B.any():
         return {}
     count_B = steps.spans.count_B[rollouts.valid_B].float()
-    of_responses = {
+    metrics = {
         "prime/steps/mean": float(count_B.mean()),
         "prime/steps/max": float(count_B.max()),
     }
-    return {**of_responses, "prime/steps/timed_out": steps.timed_out}
+    return {**metrics, "prime/steps/timed_out": steps.timed_out}
 
 
 def measure_turns(rollouts: Rollouts, turns: Turns | None) -> dict[str, float]:
-    """Count the turns of responses, and sum up what they are paid."""
+    """Count the turns of responses, and average the sums of their rewards."""
     valid_B = rollouts.valid_B
     if turns is None or not valid_B.any():
         return {}
@@ -267,7 +269,7 @@ def _combine(
 ) -> Advantages:
     """Estimate, sum and whiten each source's advantage.
 
-    Raises NotFinite, which names ``prm_loss``: NaN or infinity.
+    Raises NotFinite, with ``prm_loss`` in the message, for NaN or infinity.
     """
     mask_BT = rollouts.mask_BT
     group_B = rollouts.group_B
@@ -281,7 +283,7 @@ def _combine(
         value_BT = torch.where(valid_BT, rollouts.value_BT, rollouts.value_BT.new_zeros(()))
         return_BT = compute_advantage(valued, mask_BT, group_B) + value_BT
     if not advantage_BT[valid_BT].isfinite().all():
-        # verl would skip the update of the policy, of this step and most likely of all that follow.
+        # verl would skip this update of the policy, and most likely all later ones.
         which = [
             name for name, value_BT in per_source.items() if not value_BT[valid_BT].isfinite().all()
         ]

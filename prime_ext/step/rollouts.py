@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rollouts of a training step, as the store has them when the step begins."""
+"""The rollouts of a training step, as they are in the store when the step begins."""
 
 import logging
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Steps:
-    """Ends of steps, and the number of responses on which the steps' pattern took too long."""
+    """Steps of responses, and the number of responses whose search for steps took too long."""
 
     spans: StepSpans
     timed_out: int = 0
@@ -28,7 +28,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Turns:
-    """Tokens after which a turn ends, ``(B, T)``, and the turns' rewards there if they are paid."""
+    """Last tokens of turns, ``(B, T)``, and the rewards of turns at them, if there are any."""
 
     end_BT: torch.Tensor
     reward_BT: torch.Tensor | None = None
@@ -36,20 +36,20 @@ class Turns:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The rollouts of a step; rows are those of the store.
+    """Rollouts of a training step, in the rows of the store.
 
-    Padding is included; it has an empty mask and takes part in nothing. Fields with a default are
-    there if the settings read them.
+    Padding rows are included, with an empty mask. Fields with a default are present only if the
+    settings need them.
 
     Attributes:
         extras: extra fields that the agent loop returned for each row; meaningless for padding.
-        mask_BT: the policy's own tokens that are trained on.
+        mask_BT: tokens of the policy that are trained on.
         reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL
             penalty in the reward, the penalty of each token; 0 outside the mask.
         label_B: the verifier's verdict in [0, 1]; NaN where there is none and the settings read
             none.
-        group_B: number of the prompt; padding rows have numbers of their own.
-        number: of the training step, from 1.
+        group_B: number of the prompt; padding rows have other numbers.
+        number: number of the training step, from 1.
         value_BT: the critic's value of the state before each token.
         old_log_prob_BT: log-probabilities under the policy that wrote the responses.
         advantage_BT: the outcome's advantage, where verl has computed it.
@@ -72,7 +72,7 @@ class Rollouts:
 
     @cached_property
     def valid_B(self) -> torch.Tensor:
-        """Return rows with a token of the policy's own: no padding, none emptied by rejection."""
+        """Return the rows with a trained token; padding and completely rejected rows have none."""
         return self.mask_BT.bool().any(-1)
 
 
@@ -83,12 +83,12 @@ def load_rollouts(
     kl_in_reward: bool = False,
     cutter: ResponseCutter | None = None,
 ) -> Rollouts:
-    """Fetch the rollouts of step ``number``, with what the settings read.
+    """Fetch the rollouts of step ``number``, with the fields that the settings need.
 
-    ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds steps, if the
-    trainer has to.
+    ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds the steps of
+    responses; None if no setting needs them.
     """
-    wanted = {
+    needed = {
         "responses": cutter is not None,
         "values": bool(settings.critic_sources),
         "advantages": settings.outcome.of_verl,
@@ -97,8 +97,8 @@ def load_rollouts(
     }
     # The penalty belongs to the outcome, or to the process rewards if they alone count.
     penalizes_outcome = kl_in_reward and settings.outcome.coefficient > 0
-    wanted["token_level_rewards"] = kl_in_reward
-    names = [name for name in wanted if wanted[name]]
+    needed["token_level_rewards"] = kl_in_reward
+    names = [name for name in needed if needed[name]]
     data = store.fetch("response_mask", "extra_fields", "rm_scores", *names)
     real = [not padding for padding in store.padding]
     extras = data["extra_fields"]
@@ -112,24 +112,22 @@ def load_rollouts(
     rows = list(zip(store.keys, extras, real, strict=True))
     labels = [
         read_label(key, reward_info(key, extra), settings.label_key, settings.needs_labels)
-        if own
+        if is_real
         else 0.0
-        for key, extra, own in rows
+        for key, extra, is_real in rows
     ]
-    of_verl = {
+    verl_names = {
         "value_BT": "values",
         "old_log_prob_BT": "old_log_probs",
         "advantage_BT": "advantages",
     }
-    fields = {field: data[name].float() for field, name in of_verl.items() if name in data}
-    turns = (
-        find_turns(store, settings, data["loss_mask"], mask_BT, extras)
-        if settings.needs_turns
-        else None
-    )
+    fields = {field: data[name].float() for field, name in verl_names.items() if name in data}
     steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
-    if turns is not None and settings.granularity == "turn":
-        steps = Steps(step_spans(turns.end_BT, mask_BT))
+    turns = None
+    if settings.needs_turns:
+        turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras)
+        if settings.granularity == "turn":
+            steps = Steps(step_spans(turns.end_BT, mask_BT))
     return Rollouts(
         store,
         extras,
@@ -146,7 +144,7 @@ def load_rollouts(
 
 
 def cut_steps(cutter: ResponseCutter, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> Steps:
-    """Find the steps in the valid tokens: a tool's answer in the middle makes no steps."""
+    """Find the steps in the valid tokens of responses, which leave out the answers of tools."""
     boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
     timed_out = 0
     for row, mask_T in enumerate(mask_BT.bool()):
@@ -172,7 +170,7 @@ def find_turns(
     mask_BT: torch.Tensor,
     extras: list[Any],
 ) -> Turns:
-    """Find turns as the policy wrote them: verl's loss mask has them whole despite rejections."""
+    """Find the turns in verl's loss mask, which keeps rejected tokens, so that no turn is split."""
     valid_B = mask_BT.bool().any(-1)
     own_BT = loss_mask_BT.bool() & valid_B[:, None]
     end_BT = turn_boundaries(own_BT, mask_BT)

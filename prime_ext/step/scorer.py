@@ -17,7 +17,7 @@ from prime_ext.step.store import reward_info
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRollouts:
     """Scores of rollouts; without a scorer only the positions of their steps.
 
     Attributes:
@@ -25,8 +25,8 @@ class Scored:
             or the scores of the steps that end at a token; not normalized, 0 outside the mask.
         score_BS: the scores of ``steps``, where they are not sums of these rewards.
         noise: standard deviation of the rounding noise of a reward.
-        pairs: how the scorer ordered the pairs of these rollouts before it trained on them.
-        steps: those that are paid.
+        pairs: how the scorer ordered pairs of these rollouts before it was trained on them.
+        steps: the steps that get rewards.
         metrics, seconds: by name.
     """
 
@@ -42,8 +42,8 @@ class Scored:
 class Scorer(Protocol):
     """Source of process rewards: :class:`StepRewardModel`, or the PRMs of ``implicit_prm``."""
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
-        """Score rollouts, and learn from them if it does."""
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
+        """Score rollouts; a trained scorer also learns from them."""
 
 
 class StepRewardModel:
@@ -55,7 +55,7 @@ class StepRewardModel:
     def __init__(self, shaping: ProcessShaping):
         self.shaping = shaping
 
-    def score_and_update(self, rollouts: Rollouts) -> Scored:
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
         """Return the scores of the steps of the text, which end at tokens of the mask.
 
         Short steps may share a token; each counts. A response that could not be scored
@@ -88,16 +88,16 @@ class StepRewardModel:
         spans = spans_from_ends(end_BS, step_mask_BS, mask_BT)
         steps = Steps(spans, int(sum(info["steps_timed_out"] for info in infos)))
         reward_BT = place_at_ends(score_BS, spans)
-        # Total reward of a response, before normalization, which keeps the order.
+        # Sum of a response's rewards before normalization, which does not change the order.
         total_B = self.shaping(reward_BT, mask_BT, spans, score_BS)[0].sum(-1)
         # Differences below float32 rounding count as ties.
         pairs, accuracy = measure_pairs(rollouts, total_B.round(decimals=6), "before")
         metrics = score_metrics(infos) | measure_sums(rollouts, total_B) | accuracy
-        return Scored(reward_BT, score_BS, pairs=pairs, steps=steps, metrics=metrics)
+        return ScoredRollouts(reward_BT, score_BS, pairs=pairs, steps=steps, metrics=metrics)
 
 
 def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
-    """Describe the sums of the process rewards of responses; ``total_B`` includes padding."""
+    """Return statistics of responses' summed process rewards; ``total_B`` includes padding."""
     total_B = total_B[rollouts.valid_B]
     label_B = rollouts.label_B[rollouts.valid_B]
     if not len(total_B):
@@ -113,10 +113,13 @@ def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
 def measure_pairs(
     rollouts: Rollouts, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None
 ) -> tuple[PairCount, dict[str, float]]:
-    """Count a group's pairs that the scores order correctly, ``before`` or ``after`` the update."""
+    """Count the pairs of a group that the scores order correctly; return them and metrics.
+
+    ``when`` is ``before`` or ``after`` the update.
+    """
     rows_B = rollouts.valid_B
     group_B = rollouts.group_B if group_B is None else group_B
     pairs = count_pairs(score_B[rows_B], rollouts.label_B[rows_B], group_B[rows_B])
-    return pairs, (
-        {} if pairs.accuracy is None else {f"prm/pair_accuracy/{when}_update": pairs.accuracy}
-    )
+    if pairs.accuracy is None:
+        return pairs, {}
+    return pairs, {f"prm/pair_accuracy/{when}_update": pairs.accuracy}

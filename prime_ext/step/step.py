@@ -15,30 +15,30 @@ from prime_ext.config.reward_settings import KLSettings
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.step.reward_sources import combine_rewards
 from prime_ext.step.rollouts import Rollouts
-from prime_ext.step.scorer import Scored, Scorer
+from prime_ext.step.scorer import ScoredRollouts, Scorer
 from prime_ext.utils.timing import add_seconds
 
-# Names under which the policy's loss looks up the models that it is pulled toward.
+# Names under which the policy's loss finds the models that it is pulled toward.
 PRM_ROLE = "prm"
 AVERAGE_ROLE = "average"
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Input of the policy's update, and what the step has measured.
+    """Input of the policy's update, and metrics of the step.
 
     Attributes:
         advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is
             a critic, else the advantages before whitening.
-        kl_coefficients: of the divergences in the policy's loss, by role of the model.
-        scored: what the scorer made of the rollouts.
+        kl_coefficients: coefficients of the divergences in the policy's loss, by role of the model.
+        scored: the scorer's result.
         metrics, seconds: by name.
     """
 
     advantage_BT: torch.Tensor
     return_BT: torch.Tensor
     kl_coefficients: dict[str, float]
-    scored: Scored
+    scored: ScoredRollouts
     metrics: dict[str, float]
     seconds: dict[str, float]
 
@@ -56,17 +56,17 @@ def prime_step(
     Raises :class:`prime_ext.step.reward_sources.NotFinite` where an advantage is NaN or
     infinite.
     """
-    # PRIME: r_t = beta * (log pi_prm - log pi_ref). With the PRM's update, in the order of
-    # prm.update_mode.
-    scored = (
-        scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
-    )
+    # PRIME: r_t = beta * (log pi_prm - log pi_ref). A trained PRM is updated here too, in the order
+    # of prm.update_mode.
+    scored = ScoredRollouts(steps=rollouts.steps)
+    if scorer is not None:
+        scored = scorer.score_and_update(rollouts)
     seconds = dict(scored.seconds)
     with add_seconds("prime_advantage", seconds):
         # The gate weights the PRM by its accuracy on pairs that it has not been trained on.
         weight = gate.update(scored.pairs) if gate is not None else 1.0
-        # Outcome, process and turn rewards: of each, rewards minus the leave-one-out baseline,
-        # summed from t on, times its coefficient. A = sum of the three, whitened.
+        # For each of outcome, process and turns: rewards minus the leave-one-out baseline, summed
+        # from t on, times the coefficient. A = sum of the three, whitened.
         advantages = combine_rewards(rollouts, scored, weight, settings, gamma, gae_lambda)
         coefficients = kl_coefficients(weight, settings)
     metrics = {**scored.metrics, **advantages.metrics}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step needs of the store of rollouts, and how it reads their keys and rewards.
+"""Protocol of the store of rollouts, and readers of its keys and rewards.
 
-Keys: a prompt's is its id; a trajectory's is ``{id}_{session}_{output}``, so no id has an
-underscore. Ids begin with ``pad`` in verl's rows of padding, and ``replay`` in rollouts of earlier
-steps.
+The key of a prompt is its id. The key of a trajectory is ``{id}_{session}_{output}``, so ids have
+no underscore. The ids of verl's padding begin with ``pad``, those of earlier steps' rollouts with
+``replay``.
 """
 
 from collections import Counter
@@ -22,12 +22,12 @@ def group_uid(key: str) -> str:
 
 
 def session_key(key: str) -> str:
-    """Return what all outputs of a rollout have in common: prompt id and session."""
+    """Return the prompt id and session of a rollout, which all of its outputs share."""
     return key.rsplit("_", 1)[0]
 
 
 def replay_key(number: int) -> str:
-    """Return the key of a rollout of an earlier step; each of them is a prompt of its own."""
+    """Return the key of a rollout of an earlier step; each of them counts as another prompt."""
     return f"replay{number:06d}_0_0"
 
 
@@ -44,38 +44,41 @@ class RolloutStore(Protocol):
 
     @property
     def keys(self) -> list[str]:
-        """Return trajectories, one for each row."""
+        """Return the trajectory's key of each row."""
 
     @property
     def padding(self) -> list[bool]:
-        """Return for each row whether verl appended it."""
+        """Return whether verl appended each row as padding."""
 
     @property
     def lengths(self) -> list[int]:
-        """Return the tokens of prompt and response."""
+        """Return the number of tokens of prompt and response of each row."""
 
     @property
     def response_lengths(self) -> list[int]:
-        """Return the tokens of the response."""
+        """Return the number of tokens of the response of each row."""
 
     @property
     def groups(self) -> list[int]:
-        """Return the number of each row's prompt, from 0 on in the order in which they come."""
+        """Return the number of each row's prompt, from 0 in order of appearance."""
 
     def fetch(self, *names: str) -> dict[str, Any]:
-        """Return 0-padded ``(B, T)`` tokens, ``(B,)`` numbers, or lists. RuntimeError: no field."""
+        """Return fields by name: 0-padded ``(B, T)`` tensors, ``(B,)`` numbers, or lists.
+
+        Raises RuntimeError: a field is missing.
+        """
 
     def fetch_present(self, *names: str) -> dict[str, Any]:
         """Return the fields that exist, as :meth:`fetch` does."""
 
     def fetch_rows(self, *names: str) -> dict[str, list[torch.Tensor]]:
-        """Return fields of tokens, one tensor of the row's own length for each row."""
+        """Return fields of tokens by name, as one tensor without padding for each row."""
 
     def fetch_reward_infos(self) -> list[Mapping[str, Any]]:
         """Return :func:`reward_info` of each row."""
 
     def write(self, **fields: torch.Tensor) -> Any:
-        """Write ``(B,)`` or responses' ``(B, T)`` values."""
+        """Write fields with a value for each row ``(B,)`` or each response token ``(B, T)``."""
 
     def select(self, rows: Sequence[int]) -> "RolloutStore":
         """Return some of the rows, in this order."""
@@ -90,14 +93,17 @@ class RolloutStore(Protocol):
         multiple: int,
         end_token: int,
     ) -> AbstractContextManager["RolloutStore"]:
-        """Add rollouts and padding, to a multiple of ``multiple`` rows, during the block."""
+        """Add rollouts and padding during the block, to a multiple of ``multiple`` rows."""
 
     def refuse_images(self, feature: str) -> None:
-        """Raise RuntimeError if a row has images or videos, which are not for ``feature``."""
+        """Raise RuntimeError if a row has images or videos, which ``feature`` does not support."""
 
 
 def reward_info(key: str, extra: Any) -> Mapping[str, Any]:
-    """Return the extra info of a trajectory's reward, or empty. RuntimeError: not a mapping."""
+    """Return the extra info of a trajectory's reward, or an empty one.
+
+    Raises RuntimeError: it is not a mapping.
+    """
     info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
     if not isinstance(info, Mapping):
         raise RuntimeError(
@@ -109,7 +115,10 @@ def reward_info(key: str, extra: Any) -> Mapping[str, Any]:
 
 
 def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
-    """Return a trajectory's ``tool_rewards`` or ``turn_scores``. RuntimeError: not numbers."""
+    """Return a trajectory's ``tool_rewards`` or ``turn_scores``.
+
+    Raises RuntimeError: they are not numbers.
+    """
     values = extra.get(name) if isinstance(extra, Mapping) else None
     if not isinstance(values, list) or not all(
         isinstance(value, Real) and isfinite(value) for value in values
@@ -122,7 +131,7 @@ def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
 
 
 def average_counts(extras: Sequence[Any]) -> dict[str, float]:
-    """Return means of the counts in ``extra_fields``, by ``field/name``; missing ones are 0."""
+    """Return the means of the counts in ``extra_fields``, by ``field/name``; missing ones are 0."""
     sums: Counter[str] = Counter()
     for extra in extras:
         for field, values in extra.items() if isinstance(extra, Mapping) else ():

@@ -77,8 +77,8 @@ def read_label(value: Any, name: str) -> int:
 def read_labels(row: Row, length: int) -> list[int | None]:
     """Return the labels of a row with a list of them, None for steps without one."""
     return [
-        None if value is None else read_label(value, f"labels {place}")
-        for place, value in enumerate(get_list(row, "labels", length=length), start=1)
+        None if value is None else read_label(value, f"labels {number}")
+        for number, value in enumerate(get_list(row, "labels", length=length), start=1)
     ]
 
 
@@ -92,7 +92,7 @@ def pspo(row: Row, context: Context) -> Steps:
     if isinstance(value, str) and value.strip() in ("-1", "0", "1"):
         value = int(value)
     label = read_label(value, "label")
-    parts = tuple(part.strip() for part in PSPO_SEPARATOR.split(get_text(row, "sentence")))
+    parts = tuple(step.strip() for step in PSPO_SEPARATOR.split(get_text(row, "sentence")))
     if len(parts) > 2 or not all(parts):
         raise BadRow(
             f"sentence has {len(parts)} parts between </s><s>, some may be empty; one or two are"
@@ -130,12 +130,12 @@ def prm800k(row: Row, context: Context) -> Steps:
         for completion in completions:
             if not isinstance(completion, Mapping):
                 raise BadRow(f"{name}: a completion must be an object")
-            if (given := completion.get("rating")) is None:
+            if (raw_rating := completion.get("rating")) is None:
                 context.counts["prm800k: no rating"] += 1
             elif completion.get("flagged"):
                 context.counts["prm800k: flagged"] += 1
             else:
-                rating = read_label(given, f"{name}: a rating")
+                rating = read_label(raw_rating, f"{name}: a rating")
                 current = check_text(completion.get("text"), f"{name}: text")
                 yield LabelledStep(problem, previous, current, rating, context.source)
         chosen = step.get("chosen_completion")
@@ -147,8 +147,8 @@ def prm800k(row: Row, context: Context) -> Steps:
         ):
             taken = check_text(written.get("text"), f"{name}: text of the labeler")
         else:
-            place = check_whole(chosen, f"{name}: chosen_completion", 0, len(completions) - 1)
-            taken = check_text(completions[place].get("text"), f"{name}: chosen text")
+            index = check_whole(chosen, f"{name}: chosen_completion", 0, len(completions) - 1)
+            taken = check_text(completions[index].get("text"), f"{name}: chosen text")
         previous = (*previous, taken)
 
 
@@ -158,9 +158,9 @@ def math_shepherd(row: Row, context: Context) -> Steps:
     A tag is after each step. The question ends at "Step 1:", else after the last question mark
     before the first tag. A tag inside it is left out.
     """
-    given = get_text(row, "input")
+    text = get_text(row, "input")
     labeled = get_text(row, "label")
-    *pieces, _ = given.split(SHEPHERD_TAG)
+    *pieces, _ = text.split(SHEPHERD_TAG)
     if not pieces:
         raise BadRow(f"input has no step tag {SHEPHERD_TAG}")
     labels: list[int | None] = []
@@ -260,15 +260,15 @@ def _hash(parts: list[str]) -> bytes:
 
 def input_key(step: LabelledStep) -> bytes:
     """Hash what a model would see, white space normalized."""
-    return _hash([" ".join(part.split()) for part in (step.question, *step.previous, step.current)])
+    return _hash([" ".join(text.split()) for text in (step.question, *step.previous, step.current)])
 
 
 def pair_key(step: LabelledStep) -> bytes:
     """Hash previous and current step in normal form: all there is without a question."""
     return _hash(
         [
-            normalize_question(part, mask_numbers=False)
-            for part in (*step.previous[-1:], step.current)
+            normalize_question(text, mask_numbers=False)
+            for text in (*step.previous[-1:], step.current)
         ]
     )
 

@@ -108,7 +108,7 @@ class PairEncoder:
         )
 
     def _find_surroundings(self, second: str | None) -> tuple[list[int], list[int]]:
-        """Return what the tokenizer puts before the first text, and all that follows it."""
+        """Return the tokens that the tokenizer puts before the first text, and all that follow."""
         probe = self._ids("a")
         framed = list(self.tokenizer("a", second)["input_ids"])
         start = _find(probe, framed)
@@ -126,7 +126,7 @@ class PairEncoder:
         at = _find(probe, rest) or 0
         between = rest[:at]
         end = rest[at + len(probe) :]
-        # <s> a <s> b: a second beginning parts nothing.
+        # <s> a <s> b: a second beginning does not separate the texts.
         return (begin, between, end) if between and between != begin else self._single
 
     def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:
@@ -140,20 +140,20 @@ class PairEncoder:
             ]
             known.update(zip(texts, encoded, strict=True))
         return [
-            self._build_input(known[asked], known[before], known[step])
-            for asked, before, step in parts
+            self._build_input(known[question], known[before], known[step])
+            for question, before, step in parts
         ]
 
-    def _build_input(self, asked: list[int], before: list[int], step: list[int]) -> Input:
-        if asked and before:
-            asked = [*asked, *self._line_break]
-        begin, between, end = self._pair if asked or before else self._single
+    def _build_input(self, question: list[int], before: list[int], step: list[int]) -> Input:
+        if question and before:
+            question = [*question, *self._line_break]
+        begin, between, end = self._pair if question or before else self._single
         room = self.format.max_length - len(begin) - len(between) - len(end)
         kept = step[:room]
-        kept_asked = asked[: room - len(kept)]
-        kept_before = before[max(0, len(before) - (room - len(kept) - len(kept_asked))) :]
-        cut = len(kept_asked) < len(asked) or len(kept_before) < len(before)
-        ids = (*begin, *kept_asked, *kept_before, *between, *kept, *end)
+        kept_question = question[: room - len(kept)]
+        kept_before = before[max(0, len(before) - (room - len(kept) - len(kept_question))) :]
+        cut = len(kept_question) < len(question) or len(kept_before) < len(before)
+        ids = (*begin, *kept_question, *kept_before, *between, *kept, *end)
         return Input(ids, context_cut=cut, step_cut=len(kept) < len(step))
 
     def encode_chains(self, chains: Sequence[tuple[str, Sequence[str]]]) -> list[list[Input]]:
@@ -161,8 +161,8 @@ class PairEncoder:
         inputs = iter(
             self.encode_all(
                 [
-                    (asked, steps[:at], step)
-                    for asked, steps in chains
+                    (question, steps[:at], step)
+                    for question, steps in chains
                     for at, step in enumerate(steps)
                 ]
             )
@@ -170,9 +170,9 @@ class PairEncoder:
         return [list(itertools.islice(inputs, len(steps))) for _, steps in chains]
 
 
-def _find(part: list[int], ids: list[int]) -> int | None:
+def _find(piece: list[int], ids: list[int]) -> int | None:
     """Return where the tokens of a part begin, None for nowhere."""
-    return next((at for at in range(len(ids)) if ids[at : at + len(part)] == part), None)
+    return next((at for at in range(len(ids)) if ids[at : at + len(piece)] == piece), None)
 
 
 @pydantic_dataclass(frozen=True)

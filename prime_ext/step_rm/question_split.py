@@ -47,5 +47,5 @@ def name_group(question: str, near_duplicates: str = "numbers") -> str:
 def pick_split(group: str, validation: float, test: float, seed: int) -> str:
     """Choose the split of a group; each fraction is a share of the groups, not of the rows."""
     digest = hashlib.sha256(f"{seed}:{group}".encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    return "test" if place < test else "validation" if place < test + validation else "train"
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    return "test" if position < test else "validation" if position < test + validation else "train"

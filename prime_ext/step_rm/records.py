@@ -38,8 +38,8 @@ METADATA = b"prime_ext.step_rm"
 def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> None:
     """Write the file atomically, with the description in its metadata."""
     with write_atomically(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
-        for part in make_batches(map(asdict, steps), ROWS_PER_WRITE):
-            writer.write_table(pa.Table.from_pylist(part, SCHEMA))
+        for rows in make_batches(map(asdict, steps), ROWS_PER_WRITE):
+            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
         writer.add_key_value_metadata({METADATA: description.encode()})
 
 

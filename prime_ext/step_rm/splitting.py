@@ -85,12 +85,12 @@ def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
     return False
 
 
-def _keep_followed(text: str, found: Sequence[Span]) -> list[int]:
+def _keep_followed(text: str, markers: Sequence[Span]) -> list[int]:
     """Return the starts of those markers (spans) that something follows before the next."""
-    following = [*(start for start, _ in found[1:]), len(text)]
+    following = [*(start for start, _ in markers[1:]), len(text)]
     return [
         start
-        for (start, body), end in zip(found, following, strict=False)
+        for (start, body), end in zip(markers, following, strict=False)
         if has_content(text, body, end)
     ]
 

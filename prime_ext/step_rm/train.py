@@ -33,9 +33,11 @@ def print_summary(results: dict[str, Any], output_dir: str) -> None:
         f" {results['temperature']:.4f}"
     )
     for name in ("validation", "test"):
-        if part := results.get(name):
-            accuracy = f"accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f})"
-            print(f"{name}: {part['steps']} steps, {accuracy}, macro-F1 {part['macro_f1']:.4f}")
+        if metrics := results.get(name):
+            accuracy = f"accuracy {metrics['accuracy']:.4f} (majority {metrics['majority']:.4f})"
+            print(
+                f"{name}: {metrics['steps']} steps, {accuracy}, macro-F1 {metrics['macro_f1']:.4f}"
+            )
     print(f"written to {output_dir}: model/, results.json, metrics.jsonl")
 
 

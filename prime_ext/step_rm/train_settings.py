@@ -32,7 +32,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
 class StepDataSettings(PairFormat):
-    """The section ``data``: files, and what the model reads of them."""
+    """The section ``data``: files, and which of their texts the model reads."""
 
     files: Annotated[Paths, Field(min_length=1)]
     separator: EscapedText
@@ -80,7 +80,7 @@ class StepRMSettings:
 
     @property
     def of_result(self) -> dict[str, Any]:
-        """Return what the trained weights depend on; a run continues with equal values only."""
+        """Return the settings that the weights depend on; a resumed run must have equal ones."""
         free = ("keep_checkpoints", "logger", "eval_batch_size", "output_dir", "device")
         values = asdict(self)
         values["trainer"] = {

@@ -72,18 +72,18 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Row]]:
     """Tokenize all splits of all files. Raises ``StepRMError``: a bad file, or unusable splits."""
     splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
-    places: dict[str, str] = {}
+    seen: dict[str, str] = {}
     for path in paths:
         rows = enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1)
-        for part in make_batches(rows, ROWS_AT_ONCE):
+        for chunk in make_batches(rows, ROWS_AT_ONCE):
             encoded = encoder.encode_all(
-                [(row.question, row.previous, row.current) for _, row in part]
+                [(row.question, row.previous, row.current) for _, row in chunk]
             )
-            for (number, row), item in zip(part, encoded, strict=True):
-                if places.setdefault(row.group, row.split) != row.split:
+            for (number, row), item in zip(chunk, encoded, strict=True):
+                if seen.setdefault(row.group, row.split) != row.split:
                     raise StepRMError(
                         f"{path} row {number}: its question is in the split {row.split} here and"
-                        f" {places[row.group]} elsewhere; convert all files in one go, or with the"
+                        f" {seen[row.group]} elsewhere; convert all files in one go, or with the"
                         " same shares and seed"
                     )
                 ids = np.asarray(item.ids, dtype=np.int32)
@@ -142,7 +142,7 @@ def load_model(settings: ModelSettings) -> Any:
 
 
 class RunFiles(TrainerCallback):
-    """Write metrics, and declare checkpoints complete."""
+    """Write metrics, and mark checkpoints as complete."""
 
     def __init__(self, path: Path, checkpoints: Checkpoints, step: int):
         self.checkpoints = checkpoints
@@ -304,9 +304,9 @@ def build_card(settings: StepRMSettings, results: dict[str, Any], folder: Path) 
         },
         settings={**values, "versions": versions()},
         scores={
-            part: {name: results[part][name] for name in names}
-            for part in ("validation", "test")
-            if part in results
+            split: {name: results[split][name] for name in names}
+            for split in ("validation", "test")
+            if split in results
         },
         load=model_card.LOAD_CLASSIFIER,
         use=model_card.USE_PRM,

@@ -88,7 +88,7 @@ class Gold:
         (column,) = self.columns
         value = cell(row, column)
         if isinstance(value, list):
-            # All of several answers are wanted.
+            # All of several answers are needed.
             value = ", ".join(read_cell(item, column) for item in value)
         text = read_cell(value, column)
         if self.extract:
@@ -213,8 +213,8 @@ class Task:
             (way for way in self.gold if all(has(row, column) for column in way.columns)), None
         )
         if way is None:
-            wanted = " or ".join("+".join(way.columns) for way in self.gold)
-            raise BadRow(f"no column {wanted}; {describe_columns(row)}")
+            columns = " or ".join("+".join(way.columns) for way in self.gold)
+            raise BadRow(f"no column {columns}; {describe_columns(row)}")
         return BenchmarkProblem(
             fields=fields,
             gold=way.read(row, as_tests=self.grader == "code"),

@@ -64,8 +64,8 @@ class Composed:
                 for column in PLACEHOLDER.findall(text)
             ):
                 return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
-        wanted = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
-        raise BadRow(f"no text in column {wanted}; {describe_columns(row)}")
+        columns = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
+        raise BadRow(f"no text in column {columns}; {describe_columns(row)}")
 
 
 # In a task file: columns alone, or a mapping with a pattern, or with texts around cells.

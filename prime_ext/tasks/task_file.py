@@ -27,7 +27,7 @@ from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource
 
 FOLDER = Path(__file__).parent / "benchmarks"
-# The key of a file that says only in what it differs from another.
+# Key with the name of the task that a file extends.
 EXTENDS = "extends"
 
 
@@ -43,14 +43,16 @@ def load_task(name: str | Path) -> Task:
     if str(name).startswith(PREFIX):
         text = str(name).removeprefix(PREFIX)
         task, _ = read_task(text)
-        own = {
+        header = {
             "name": name,
             "title": f"reasoning-gym {task}",
             "data_source": f"reasoning_gym/{task}",
         }
         source = {"generated": text, "rows": {"test": 256}}
         return read(
-            Task, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source}, ""
+            Task,
+            {**_content(FOLDER.with_name("reasoning_gym.yaml")), **header, "source": source},
+            "",
         )
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
@@ -185,10 +187,10 @@ def _check_grader(task: Task) -> None:
         )
         if task.n_options:
             numbers = {str(option) for option in range(1, task.n_options + 1)}
-            wanted = (
+            problem = (
                 f"{key}.values must say which option, 1 to {task.n_options}, each label stands for"
             )
-            _must(bool(gold.values) and numbers.issuperset(gold.values.values()), wanted)
+            _must(bool(gold.values) and numbers.issuperset(gold.values.values()), problem)
     most = max(way.n for way in task.decoding.values())
     for metric in task.metrics:
         at_k = _AT_K.fullmatch(metric)

@@ -36,10 +36,10 @@ def load_problems(
 
 
 def _load(task: Task, data: Path | None, split: str) -> dict[str, BenchmarkProblem]:
-    parts = _rows(task, data, split)
+    files = _rows(task, data, split)
     problems: dict[str, BenchmarkProblem] = {}
-    for place, rows in parts:
-        stem = Path(place).name.partition(".")[0] if len(parts) > 1 else ""
+    for source, rows in files:
+        stem = Path(source).name.partition(".")[0] if len(files) > 1 else ""
         for number, row in rows:
             try:
                 if isinstance(row, BadRow):
@@ -49,18 +49,18 @@ def _load(task: Task, data: Path | None, split: str) -> dict[str, BenchmarkProbl
                     continue
                 problem = task.problem(row)
             except BadRow as error:
-                raise SourceError(f"{place} row {number}: {error}") from error
+                raise SourceError(f"{source} row {number}: {error}") from error
             name = problem.id or f"{stem}:{number}".lstrip(":")
             if name in problems:
                 raise SourceError(
-                    f"{place} row {number}: the id {name!r} is not the first of that name"
+                    f"{source} row {number}: the id {name!r} is not the first of that name"
                 )
             problems[name] = problem
-    wanted = task.source.rows.get(split)
-    if not problems or (data is not None and wanted not in (None, len(problems))):
-        expected = f"; {wanted} were published" if wanted is not None else ""
-        places = ", ".join(place for place, _ in parts)
-        raise SourceError(f"{places} has {len(problems)} rows of the task{expected}")
+    published = task.source.rows.get(split)
+    if not problems or (data is not None and published not in (None, len(problems))):
+        expected = f"; {published} were published" if published is not None else ""
+        sources = ", ".join(source for source, _ in files)
+        raise SourceError(f"{sources} has {len(problems)} rows of the task{expected}")
     return problems
 
 
@@ -97,7 +97,7 @@ def source_files(task: Task, data: Path | None, split: str) -> list[Path]:
     paths = []
     for path in (data / name for name in names):
         unpacked = path.with_suffix("") if path.suffix == ".gz" else path
-        existing = next((one for one in (path, unpacked) if one.is_file()), None)
+        existing = next((candidate for candidate in (path, unpacked) if candidate.is_file()), None)
         if existing is None:
             raise SourceError(f"{path} does not exist{_hint(task, split)}")
         paths.append(existing)

@@ -35,17 +35,17 @@ def find_folder(run: Path) -> Path:
             f"{run} does not exist; name the folder of a run: its trainer.default_local_dir, or the"
             " one above"
         )
-    places = [run, run / FOLDER, *sorted(run.glob(f"*/{FOLDER}"))]
-    found = [place for place in places if find_steps(place)]
-    if not found:
+    folders = [run, run / FOLDER, *sorted(run.glob(f"*/{FOLDER}"))]
+    with_steps = [folder for folder in folders if find_steps(folder)]
+    if not with_steps:
         raise RunError(
             f"{run} has no transcripts; training writes them to trainer.default_local_dir where"
             " transcripts.every is above 0 (default: 10), for the trainers prime_* and pspo_*"
         )
-    if len(found) > 1 and found[0].parent != run and found[0] != run:
-        names = ", ".join(str(place.parent) for place in found)
+    if len(with_steps) > 1 and with_steps[0].parent != run and with_steps[0] != run:
+        names = ", ".join(str(folder.parent) for folder in with_steps)
         raise RunError(f"{run} has the transcripts of several runs; name one of {names}")
-    return found[0]
+    return with_steps[0]
 
 
 def read_step(folder: Path, step: int | None = None) -> list[dict[str, Any]]:

@@ -51,12 +51,12 @@ METRICS = {
 
 
 def escape(text: str) -> str:
-    """Make a text visible, and nothing in it markup."""
+    """Escape a text, and make its invisible characters visible."""
     return html.escape(show_invisible(text))
 
 
-def write_value(value: float) -> str:
-    """Write a number with its sign and four digits."""
+def format_value(value: float) -> str:
+    """Format a number with its sign and four digits."""
     return f"{value:+.4g}"
 
 
@@ -108,7 +108,7 @@ class _Values:
         if reward_T is not None:
             self._add_notes("process reward", reward_T)
         for end, reward in zip(row.get("turn_ends", ()), row.get("turn_rewards", ()), strict=True):
-            self.notes[end].append(f"reward of the turn {write_value(reward)}")
+            self.notes[end].append(f"reward of the turn {format_value(reward)}")
         if any(row.get("paid_here") or ()):
             self._add_notes("reward paid here", row["paid_here"])
         for name in ("advantage", "return"):
@@ -122,7 +122,7 @@ class _Values:
     def _add_notes(self, name: str, values: Sequence[float]) -> None:
         for token, value in enumerate(values):
             if self.mask[token]:
-                self.notes[token].append(f"{name} {write_value(value)}")
+                self.notes[token].append(f"{name} {format_value(value)}")
 
     def _add_steps(self, row: Row, reward_T: Sequence[float] | None) -> None:
         unit = "turn" if row.get("unit") == "turn" else "step"
@@ -140,7 +140,7 @@ class _Values:
                 note += f", score {scores[number]:.4g}"
             elif reward_T is not None and row.get("unit", "token") != "token":
                 value = math.fsum(reward_T[token] for token in tokens)
-                note += f", sum {write_value(value)}"
+                note += f", sum {format_value(value)}"
             for token in tokens:
                 self.process[token] = value
                 self.notes[token].append(note)
@@ -204,7 +204,7 @@ def _list_facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _legend(scales: Mapping[str, float], rewarded: bool, scored: bool) -> str:
-    """Return the bar with the colors, and the choice of what they stand for."""
+    """Return the bar that explains the colors and chooses between their meanings."""
     bars = []
     cells = "".join(
         f"<i{_classes(_level(level, LEVELS, 'p'), _level(level, LEVELS, 'a'))}></i>"
@@ -260,7 +260,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _failed(info: Mapping[str, Any]) -> bool:
-    """Return whether a response has no verdict, or no score, because who gives it failed."""
+    """Return whether the grader or the scorer of a response failed."""
     return bool(info.get("grader_failure") or info.get("reward_failure"))
 
 
@@ -279,7 +279,7 @@ def _verdict(info: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _reasons(info: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the verifier read in a response, and what decided."""
+    """Return the answer that the verifier read in a response, and the reason of its verdict."""
     lines = []
     if info.get("pred"):
         lines.append(("answer read", str(info["pred"])))
@@ -295,7 +295,9 @@ def _numbers(row: Row, group: Sequence[Row]) -> list[tuple[str, str]]:
     lines = []
     if "outcome" in row:
         lines.append(("reward", f"{row['outcome']:.4g}"))
-        if others := [one["outcome"] for one in group if one is not row and "outcome" in one]:
+        if others := [
+            other["outcome"] for other in group if other is not row and "outcome" in other
+        ]:
             lines.append(("mean reward of the others", f"{sum(others) / len(others):.3g}"))
     elif _is_number(info.get("score")) and not _failed(info):
         lines.append(("reward", f"{info['score']:.4g}"))
@@ -304,11 +306,14 @@ def _numbers(row: Row, group: Sequence[Row]) -> list[tuple[str, str]]:
         lines.append(("step scores", f"mean {mean:.3g}, lowest {min(row['step_scores']):.3g}"))
     elif row.get("process") is not None:
         lines.append(("sum of process rewards", f"{math.fsum(row['process']):+.3g}"))
-    own = [value for value, use in zip(row.get("advantage") or (), row.get("mask") or ()) if use]  # noqa: B905
-    if own:
-        low, high = min(own), max(own)
+    advantage = row.get("advantage") or ()
+    advantages = [value for value, use in zip(advantage, row.get("mask") or ()) if use]  # noqa: B905
+    if advantages:
+        low, high = min(advantages), max(advantages)
         spread = "" if high - low < 1e-6 else f" ({low:+.3g} to {high:+.3g})"
-        lines.append(("advantage, mean of the tokens", f"{sum(own) / len(own):+.3g}{spread}"))
+        lines.append(
+            ("advantage, mean of the tokens", f"{sum(advantages) / len(advantages):+.3g}{spread}")
+        )
     lines.append(("tokens", f"{len(row['tokens']):,}"))
     return lines
 
@@ -317,7 +322,7 @@ def _response(row: Row, group: Sequence[Row], scales: Mapping[str, float], limit
     kind, words = _verdict(row["info"])
     left = " <span class='chip odd'>left its group</span>" if _left_group(row) else ""
     session = row["key"].split("_")[1:]
-    number = ".".join(str(int(part) + 1) for part in session if part != "0") or "1"
+    number = ".".join(str(int(index) + 1) for index in session if index != "0") or "1"
     reasons = _list_facts(_reasons(row["info"]))
     more = _list_facts((name, str(value)) for name, value in row["info"].items())
     return (
@@ -338,26 +343,26 @@ def _tokens(row: Row, scales: Mapping[str, float], limit: int) -> str:
     tokens = row["tokens"]
     head = len(tokens) if len(tokens) <= limit else 2 * limit // 3
     tail = len(tokens) if len(tokens) <= limit else len(tokens) - limit // 3
-    parts = [_token(row, values, place, scales) for place in range(head)]
+    parts = [_token(row, values, position, scales) for position in range(head)]
     if tail > head:
         parts.append(f"<b class=cut>… {tail - head:,} tokens left out …</b>")
-        parts += [_token(row, values, place, scales) for place in range(tail, len(tokens))]
+        parts += [_token(row, values, position, scales) for position in range(tail, len(tokens))]
     return "".join(parts) or "<b class=cut>an empty response</b>"
 
 
-def _token(row: Row, values: _Values, place: int, scales: Mapping[str, float]) -> str:
+def _token(row: Row, values: _Values, position: int, scales: Mapping[str, float]) -> str:
     # A line break alone would have no background.
-    text = escape(row["tokens"][place]).replace("\n", "<s>↵</s>\n")
-    mark = f"<sup>{values.step_at[place]}</sup>" if place in values.step_at else ""
-    if not values.mask[place]:
-        note = f"token {place + 1}: not trained on (of a tool, or rejected)"
+    text = escape(row["tokens"][position]).replace("\n", "<s>↵</s>\n")
+    mark = f"<sup>{values.step_at[position]}</sup>" if position in values.step_at else ""
+    if not values.mask[position]:
+        note = f"token {position + 1}: not trained on (of a tool, or rejected)"
         return f'{mark}<i class=other data-v="{note}">{text}</i>'
-    advantage = None if values.advantage is None else values.advantage[place]
+    advantage = None if values.advantage is None else values.advantage[position]
     kinds = _classes(
-        _level(values.process[place], scales["process"], "p"),
+        _level(values.process[position], scales["process"], "p"),
         _level(advantage, scales["advantage"], "a"),
     )
-    notes = [f"token {place + 1}", *values.notes[place]]
+    notes = [f"token {position + 1}", *values.notes[position]]
     # A line may break between two notes only.
-    note = " · ".join(one.replace(" ", "\u00a0") for one in notes)
+    note = " · ".join(words.replace(" ", "\u00a0") for words in notes)
     return f'{mark}<i{kinds} data-v="{html.escape(note)}">{text}</i>'

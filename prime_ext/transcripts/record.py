@@ -105,8 +105,8 @@ class TranscriptRecorder:
             self._recording = False
             with add_seconds("transcripts", seconds):
                 rows = self._collect()
-                for part in (self._trained, self._dropped, self._removed):
-                    part.clear()
+                for recorded in (self._trained, self._dropped, self._removed):
+                    recorded.clear()
                 if rows:
                     try:
                         write_json_lines(step_file(self.folder, step), rows)
@@ -136,19 +136,19 @@ class TranscriptRecorder:
         if not self._recording:
             return
         uids = dict.fromkeys(row["uid"] for row in self._dropped.values())
-        places = []
-        for place, (key, decision) in enumerate(zip(store.keys, decisions, strict=True)):
+        positions = []
+        for position, (key, decision) in enumerate(zip(store.keys, decisions, strict=True)):
             uid = group_uid(key)
             if decision != KEPT and uid not in uids:
                 if len(uids) >= self.prompts:
                     continue
                 uids[uid] = None
-            places.append(place)
-        rows = self._describe(store.select(places)) if places else []
-        for place, row in zip(places, rows, strict=True):
-            row["filter"] = decisions[place]
-            part = self._removed if decisions[place] == KEPT else self._dropped
-            part[store.keys[place]] = row
+            positions.append(position)
+        rows = self._describe(store.select(positions)) if positions else []
+        for position, row in zip(positions, rows, strict=True):
+            row["filter"] = decisions[position]
+            recorded = self._removed if decisions[position] == KEPT else self._dropped
+            recorded[store.keys[position]] = row
 
     def _choose(self, store: RolloutStore) -> list[int]:
         """Return the rows of the prompts that are recorded, at most ``prompts`` in a step."""
@@ -158,9 +158,9 @@ class TranscriptRecorder:
         return [row for row, (key, pad) in enumerate(_rows(store)) if group_uid(key) in chosen]
 
     def add_prime(self, rollouts: Rollouts, result: StepResult, settings: PrimeSettings) -> None:
-        """Record rollouts that are trained on, with what a step of PRIME has made of them."""
-        places = self._choose(rollouts.store) if self._recording else []
-        if not places:
+        """Record rollouts that are trained on, with the rewards and advantages of PRIME's step."""
+        positions = self._choose(rollouts.store) if self._recording else []
+        if not positions:
             return
         scored = result.scored
         steps = scored.steps
@@ -169,46 +169,48 @@ class TranscriptRecorder:
         }
         scale = getattr(settings.process, "coefficient", None)
         unit = settings.granularity if settings.paid_process is not None else "token"
-        for place, row in zip(places, self._describe(rollouts.store.select(places)), strict=True):
+        for position, row in zip(
+            positions, self._describe(rollouts.store.select(positions)), strict=True
+        ):
             n_tokens = len(row["tokens"])
             row |= {
                 "filter": KEPT,
-                "mask": rollouts.mask_BT[place, :n_tokens].int().tolist(),
-                "outcome": _round(rollouts.reward_BT[place].sum()),
-                "advantage": _round(result.advantage_BT[place, :n_tokens]),
-                "return": _round(result.return_BT[place, :n_tokens]),
+                "mask": rollouts.mask_BT[position, :n_tokens].int().tolist(),
+                "outcome": _round(rollouts.reward_BT[position].sum()),
+                "advantage": _round(result.advantage_BT[position, :n_tokens]),
+                "return": _round(result.return_BT[position, :n_tokens]),
                 "metrics": metrics,
                 "coefficient": scale,
                 "paid": settings.paid_process is not None,
             }
             if steps is not None:
-                count = int(steps.spans.count_B[place])
-                end_S = steps.spans.end_BS[place, :count]
+                count = int(steps.spans.count_B[position])
+                end_S = steps.spans.end_BS[position, :count]
                 row |= {"step_ends": end_S.tolist(), "unit": unit}
             if scored.reward_BT is not None:
-                reward_T = scored.reward_BT[place, :n_tokens]
+                reward_T = scored.reward_BT[position, :n_tokens]
                 if scored.score_BS is not None:
-                    row["step_scores"] = _round(scored.score_BS[place, : len(row["step_ends"])])
+                    row["step_scores"] = _round(scored.score_BS[position, : len(row["step_ends"])])
                 else:
                     row["process"] = _round(reward_T)
             turns = rollouts.turns
             if turns is not None and turns.reward_BT is not None:
-                end_N = (turns.end_BT[place] & rollouts.mask_BT[place].bool()).nonzero()[:, 0]
+                end_N = (turns.end_BT[position] & rollouts.mask_BT[position].bool()).nonzero()[:, 0]
                 row["turn_ends"] = end_N.tolist()
-                row["turn_rewards"] = _round(turns.reward_BT[place, end_N])
-            self._trained[rollouts.store.keys[place]] = row
+                row["turn_rewards"] = _round(turns.reward_BT[position, end_N])
+            self._trained[rollouts.store.keys[position]] = row
 
     def add_pspo(self, store: RolloutStore) -> None:
-        """Record rollouts that are trained on, with step scores and what verl made of rewards."""
-        places = self._choose(store) if self._recording else []
-        if not places:
+        """Record rollouts that are trained on, with step scores and verl's rewards and advantages."""
+        positions = self._choose(store) if self._recording else []
+        if not positions:
             return
-        chosen = store.select(places)
+        chosen = store.select(positions)
         names = ("response_mask", "rm_scores", "advantages", "returns")
         data = chosen.fetch_rows(*names)
         infos = chosen.fetch_reward_infos()
-        for place, (row, info) in enumerate(zip(self._describe(chosen), infos, strict=True)):
-            mask_T, reward_T, advantage_T, return_T = (data[name][place] for name in names)
+        for position, (row, info) in enumerate(zip(self._describe(chosen), infos, strict=True)):
+            mask_T, reward_T, advantage_T, return_T = (data[name][position] for name in names)
             row |= {
                 "filter": KEPT,
                 "mask": mask_T.int().tolist(),
@@ -223,21 +225,22 @@ class TranscriptRecorder:
                 end_S = torch.tensor(json.loads(info["step_ends"])).long()
                 row["step_ends"] = find_valid_ends(end_S, mask_T).tolist()
                 row["step_scores"] = json.loads(info["step_scores"]) or None
-            self._trained[chosen.keys[place]] = row
+            self._trained[chosen.keys[position]] = row
 
     def _describe(self, store: RolloutStore) -> list[Row]:
-        """Return what every rollout has, whatever becomes of it."""
+        """Return the fields that trained and dropped rollouts have in common."""
         ids = store.fetch_rows("prompts", "responses")
-        # A reward manager of the user's may do without gold answers.
+        # A user's reward manager may need no gold answers.
         data = store.fetch_present("extra_fields", "reward_model")
         golds = data.get("reward_model", [None] * len(store))
         rows = []
-        for place, key in enumerate(store.keys):
-            tokens = ids["responses"][place].tolist()
+        for position, key in enumerate(store.keys):
+            tokens = ids["responses"][position].tolist()
             pieces = self._text.pieces(tokens)
-            info = reward_info(key, data["extra_fields"][place])
-            gold = golds[place].get("ground_truth") if isinstance(golds[place], Mapping) else None
-            prompt = self.get_tokenizer().decode(ids["prompts"][place].tolist())
+            info = reward_info(key, data["extra_fields"][position])
+            model = golds[position]
+            gold = model.get("ground_truth") if isinstance(model, Mapping) else None
+            prompt = self.get_tokenizer().decode(ids["prompts"][position].tolist())
             rows.append(
                 {
                     "step": self._step,
@@ -264,7 +267,7 @@ def _round(value: torch.Tensor) -> Any:
     """Return numbers with six digits, as a list or alone."""
     values = value.tolist()
     if isinstance(values, list):
-        return [float(f"{one:.6g}") for one in values]
+        return [float(f"{number:.6g}") for number in values]
     return float(f"{values:.6g}")
 
 

@@ -28,13 +28,13 @@ def parse_numbered(
     """Do as :func:`parse_rows` with numbered rows of ``source``."""
     number = 0
     for number, row in rows:
-        place = f"{source} row {number}"
+        where = f"{source} row {number}"
         try:
             if isinstance(row, BadRow):
                 raise row
-            yield place, parse(row)
+            yield where, parse(row)
         except BadRow as error:
-            raise SourceError(f"{place}: {error}") from error
+            raise SourceError(f"{where}: {error}") from error
     if not number:
         raise SourceError(f"{source} has no rows")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, written whole or not at all under their final names, and read line by line."""
+"""Files that are written completely or not at all, and read line by line."""
 
 import gzip
 import hashlib
@@ -113,7 +113,7 @@ def find_changed(sizes: Mapping[Path, int], checksums: Mapping[Path, int]) -> Pa
 
     with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
         changed = pool.map(is_changed, sizes)
-        return next((path for path, one in zip(sizes, changed, strict=True) if one), None)
+        return next((path for path, differs in zip(sizes, changed, strict=True) if differs), None)
 
 
 def _compute_crc(path: Path, size: int) -> int:

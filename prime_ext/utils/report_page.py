@@ -101,7 +101,7 @@ class Page:
 
     @contextmanager
     def details(self, summary: str) -> Iterator[None]:
-        """Fold what is added in this context."""
+        """Fold the content that is added in this context."""
         self._parts.append(f"<details><summary>{escape_markdown(summary)}</summary>")
         yield
         self._parts.append("</details>")

@@ -45,7 +45,7 @@ _TORCH_WRITE = re.compile(r"PytorchStreamWriter failed|inline_container\.cc.*une
 
 
 class RunError(ValueError):
-    """Something cannot be done as asked; the one-line message has what would be right."""
+    """A request that cannot be carried out; the one-line message has what would be right."""
 
 
 def command(
@@ -210,7 +210,7 @@ class RunLock:
         self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -226,8 +226,8 @@ class RunLock:
 class LineFile:
     """Finished items: JSON objects by key in ``rows``, one a line; a context takes new ones.
 
-    A line has the names ``fields``. ``wanted`` are the keys that belong here, in order; None for
-    any, in the order in which they come. Raises RunError: a line is broken, belongs to no wanted
+    A line has the names ``fields``. ``expected`` are the keys that belong here, in order; None for
+    any, in the order in which they come. Raises RunError: a line is broken, belongs to no expected
     key, or is there twice. Nothing is changed then.
     """
 
@@ -236,17 +236,17 @@ class LineFile:
         path: Path,
         key: Callable[[Row], Any],
         fields: Sequence[str],
-        wanted: Iterable[Hashable] | None = None,
+        expected: Iterable[Hashable] | None = None,
     ) -> None:
         self.path = path
         self._key = key
-        self._wanted = None if wanted is None else list(wanted)
+        self._expected = None if expected is None else list(expected)
         self.rows: dict[Any, Row] = {}
         self._file: Any = None
         self._last_sync = 0.0
         # A kill may have cut off the last line.
         complete, _, cut = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
-        allowed = None if self._wanted is None else set(self._wanted)
+        allowed = None if self._expected is None else set(self._expected)
         for number, line in enumerate(complete.splitlines(), start=1):
             where = f"{path} line {number}"
             row = parse_object(line, where)
@@ -265,7 +265,7 @@ class LineFile:
         self._written: list[Any] | None = None if cut else list(self.rows)
 
     def keep(self, keep: Callable[[Row], bool]) -> None:
-        """Forget rows for which ``keep`` is false."""
+        """Drop rows for which ``keep`` is false."""
         self.rows = {key: row for key, row in self.rows.items() if keep(row)}
 
     def __enter__(self) -> "LineFile":
@@ -287,8 +287,8 @@ class LineFile:
         os.fsync(self._file.fileno())
         self._file.close()
         self._written = list(self.rows)
-        if kind is None and self._wanted is not None:
-            self.rows = {key: self.rows[key] for key in self._wanted if key in self.rows}
+        if kind is None and self._expected is not None:
+            self.rows = {key: self.rows[key] for key in self._expected if key in self.rows}
             self._write()
 
     def _write(self) -> None:

@@ -19,7 +19,7 @@ STEP_SEPARATOR = "\n\n"
 
 
 class TextError(RunError):
-    """A text that cannot be tokenized as asked; the message is one line."""
+    """A text that cannot be tokenized; the message is one line."""
 
 
 def wrap_prompt(prompt: Prompt) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ class TextEncoder:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def literal(self, text: str) -> list[int]:
-        """Return the tokens of somebody else's text: special tokens that it spells are text."""
+        """Return the tokens of untrusted text: special tokens that it spells out are text."""
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
             "input_ids"
         ]
@@ -108,9 +108,8 @@ class TextEncoder:
     def begin(self) -> list[int]:
         """Return the beginning-of-sequence token, if the tokenizer puts it before a text."""
         begin = self.tokenizer.bos_token_id
-        return (
-            [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
-        )
+        puts_begin = begin is not None and self.tokenizer("")["input_ids"][:1] == [begin]
+        return [begin] if puts_begin else []
 
     def response(self, text: str, char_ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
         """Return the tokens of a response, and the index of the last token of each step.

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer, wrong
 
-_ONE = re.compile(r"(?:(?:option|choice)\s*)?[(\[]?(?:(\d{1,2})|([a-jA-J]))[)\]]?", re.IGNORECASE)
+_SINGLE_OPTION = re.compile(
+    r"(?:(?:option|choice)\s*)?[(\[]?(?:(\d{1,2})|([a-jA-J]))[)\]]?", re.IGNORECASE
+)
 _WRAPPING = " \t*_`\"'“”‘’$.,:!"
 
 # Signs that stand for the two ends of a box and for the end of the thoughts.
@@ -447,7 +449,7 @@ class MultipleChoiceVerifier:
         number = self._names.get(stripped.lower())
         if number is not None:
             return number
-        match = _ONE.fullmatch(stripped)
+        match = _SINGLE_OPTION.fullmatch(stripped)
         if match is None:
             return None
         return int(match[1]) if match[1] else ord(match[2].lower()) - ord("a") + 1

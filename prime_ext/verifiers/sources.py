@@ -96,11 +96,9 @@ def find_source(data_source: str) -> Source:
 def choice_options(extra_info: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row's settings of the multiple-choice verifier: option names, or their number."""
     names = extra_info.get("options")
-    return (
-        {"names": tuple(map(str, names))}
-        if names is not None
-        else {"n_options": extra_info.get("n_options")}
-    )
+    if names is None:
+        return {"n_options": extra_info.get("n_options")}
+    return {"names": tuple(map(str, names))}
 
 
 def check_task_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -122,7 +120,7 @@ def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> 
 async def ask_verifier(
     verifier: TaskVerifier, response: str, gold: Any, options: Mapping[str, Any]
 ) -> Verdict:
-    """Return what a verifier says of a response. ``TypeError``: it is not a :class:`Verdict`."""
+    """Return a verifier's verdict on a response. ``TypeError``: it is not a :class:`Verdict`."""
     verdict: Any = await verifier.averify(response, gold, **options)
     if not isinstance(verdict, Verdict):
         raise TypeError(

@@ -31,6 +31,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+from prime_ext.utils.errors import WorkerDied
 from prime_ext.verifiers.verdict import Outcome
 
 logger = logging.getLogger(__name__)
@@ -47,17 +48,13 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Died(Exception):
-    """A process has ended, and its task is not to blame. The message says how."""
-
-
 class Worker:
     """A process that does one task at a time."""
 
     process: "subprocess.Popen[bytes]"
 
     def run(self, task: Any) -> Any:
-        """Return the value of a task, or raise :class:`Died`."""
+        """Return the value of a task, or raise :class:`WorkerDied`."""
         raise NotImplementedError
 
     def is_usable(self) -> bool:
@@ -68,8 +65,8 @@ class Worker:
         self.process.wait()
 
 
-class _Crew:
-    """Threads and their workers of one process of the caller; they do not refer to the pool."""
+class _WorkerThreads:
+    """Threads of one calling process, each with its worker; they hold no reference to the pool."""
 
     def __init__(
         self, size: int, start: Callable[[], Worker], failed: Callable[[str], Any]
@@ -106,13 +103,13 @@ class _Crew:
         while (item := self._inbox.get()) is not None:
             task, future = item
             value = None
-            wanted = future.set_running_or_notify_cancel()
-            for _ in range(2 if wanted else 0):
+            awaited = future.set_running_or_notify_cancel()
+            for _ in range(2 if awaited else 0):
                 try:
                     if worker is not None and not worker.is_usable():
                         worker.end()
                         worker = None
-                    worker = worker or self._hire()
+                    worker = worker or self._start_worker()
                     value = worker.run(task)
                     break
                 except Exception as error:
@@ -120,7 +117,7 @@ class _Crew:
                     if worker is not None:
                         worker.end()
                         worker = None
-                    if not isinstance(error, Died):
+                    if not isinstance(error, WorkerDied):
                         value = self._failed(str(error) or type(error).__name__)
                         break
                     value = self._failed(f"the process died twice during this run: {error}")
@@ -128,12 +125,12 @@ class _Crew:
                         logger.warning("%s; another process is started", error)
             with self._lock:
                 self._unfinished -= 1
-            if wanted:
+            if awaited:
                 future.set_result(value)
         if worker is not None:
             worker.end()
 
-    def _hire(self) -> Worker:
+    def _start_worker(self) -> Worker:
         if self._closed:
             raise RuntimeError("the pool is closed")
         worker = self._start()
@@ -169,21 +166,21 @@ class Pool:
     ) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers!r} must be a whole number >= 1")
-        self._renew = functools.partial(_Crew, workers or count_cores(), start, failed)
-        self._hire_crew()
+        self._renew = functools.partial(_WorkerThreads, workers or count_cores(), start, failed)
+        self._start_threads()
 
-    def _hire_crew(self) -> None:
-        self._crew = self._renew()
-        weakref.finalize(self, self._crew.close)
+    def _start_threads(self) -> None:
+        self._worker_threads = self._renew()
+        weakref.finalize(self, self._worker_threads.close)
 
     def _put(self, task: Any) -> "Future[Any]":
-        if self._crew.process != os.getpid():
-            self._hire_crew()
-        return self._crew.submit(task)
+        if self._worker_threads.process != os.getpid():
+            self._start_threads()
+        return self._worker_threads.submit(task)
 
     def close(self) -> None:
         """Kill processes, end threads and fail unfinished tasks; closing twice is allowed."""
-        self._crew.close()
+        self._worker_threads.close()
 
     def __enter__(self) -> Any:
         return self
@@ -262,7 +259,7 @@ class _Interpreter(Worker):
             started = None
         if started is None:
             self.end()
-            raise Died(f"it did not start, exit code {self.process.returncode}")
+            raise WorkerDied(f"it did not start, exit code {self.process.returncode}")
 
     def run(self, task: tuple[bytes, float]) -> Any:
         _, seconds = task
@@ -277,7 +274,7 @@ class _Interpreter(Worker):
                 return Failure(Outcome.OUT_OF_MEMORY, f"more than {self._memory_limit} bytes")
             if code == -signal.SIGXCPU:
                 return Failure(Outcome.TIMEOUT, f"more than {seconds} s of CPU time")
-            raise Died(f"exit code {code}") from None
+            raise WorkerDied(f"exit code {code}") from None
         self.end()
         return Failure(Outcome.TIMEOUT, f"more than {seconds} s")
 

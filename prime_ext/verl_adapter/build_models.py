@@ -29,14 +29,14 @@ def build_prm(
     if settings.reference == "frozen":
         models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
     rollout = config.actor_rollout_ref.rollout
-    # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the
-    # rollouts.
+    # Both sides of the log-ratio need the same temperature; verl computes the policy's side at that
+    # of the rollouts.
     as_policy = settings.reference == "policy" or prime.distils or prime.rewards_advantages
     temperature = rollout.temperature if as_policy else 1.0
     rows = settings.mini_batch_size * rollout.n
     folder = Path(config.trainer.default_local_dir)
     kind = TrainedPRM if isinstance(settings, TrainedPRMSettings) else FrozenPRM
-    # verl's mixed precision is bf16 unless told otherwise.
+    # verl's mixed precision is bf16 by default.
     precision = (models[PRM_GROUP].engine_config.mixed_precision or {}).get("param_dtype", "bf16")
     dtype = PrecisionType.to_dtype(precision)
     return PRMModels(kind(settings, prime, rows, temperature, end_token, folder, dtype), models)
@@ -50,7 +50,7 @@ def prm_model(
 ) -> TrainingWorkerConfig:
     """Build the configuration of the PRM's worker from the section ``prm``.
 
-    With ``frozen_path`` it is that of another model, which is never trained.
+    With ``frozen_path`` the model is another one, which is never trained.
     """
     model = section.model
     checkpoint = section.checkpoint

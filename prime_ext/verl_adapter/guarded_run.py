@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault handling of trainers: one run per folder, whole checkpoints, no wait for dead workers."""
+"""Fault handling of trainers: one run per folder, complete checkpoints, a watch over workers."""
 
 import os
 import re
@@ -27,6 +27,7 @@ from prime_ext.run.console import ConsoleLines, logs_to_console
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
 from prime_ext.transcripts.record import TranscriptRecorder
+from prime_ext.utils.errors import WorkerDied
 from prime_ext.utils.run_store import RunError, RunLock
 from prime_ext.verl_adapter import rollout_store as transfer
 from prime_ext.verl_adapter.patches import replay_buffer, trainer_base
@@ -46,16 +47,16 @@ SECONDS_TO_END = 60.0
 
 
 class GuardedRunMixin(_Trainer):
-    """Class between a mixin of prime_ext and verl's trainer."""
+    """Fault handling for a trainer of verl; base class of prime_ext's mixins."""
 
-    # For readers of transcripts.
+    # Name of the method in transcripts.
     _method = ""
 
     def init(self) -> None:
         """Set up workers and models as verl does.
 
-        Raises ``RunError`` before that: a module of the user's is not loaded, a small cluster, a
-        folder in use.
+        Raises ``RunError`` before that if a module of the user is not loaded, the cluster is too
+        small, or the folder is in use.
         """
         if unknown := [
             module for module in self.config.get("modules", ()) if module not in sys.modules
@@ -73,20 +74,20 @@ class GuardedRunMixin(_Trainer):
 
     @cached_property
     def _identity(self) -> resume.Identity:
-        """Return what the run is trained with, read when it starts: files may change later."""
+        """Return the identity of the run, read when it starts because files may change later."""
         return resume.read_identity(self.config)
 
     @cached_property
     def _transcripts(self) -> TranscriptRecorder:
-        """Return the recorder of some rollouts, with their rewards."""
+        """Return the recorder of transcripts."""
         return TranscriptRecorder.from_config(self.config, self._method, lambda: self.tokenizer)
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """Run verl's step; write transcripts, and record the rollouts that it lost."""
+        """Run verl's step; write transcripts, and count the rollouts that it lost."""
         is_last = self.global_steps >= self.total_training_steps
         with self._transcripts.record(self.global_steps, is_last, timing_raw):
             batch = super().step(metrics, timing_raw)
-        # Prompts that a buffer gave back end a second time.
+        # Sync now, because prompts that returned to the queue end again in a later step.
         self.replay_buffer._sync_metadata_from_transfer_queue()
         metrics["prime/rollouts_lost"] = self._losses.end_step()
         return batch
@@ -94,8 +95,8 @@ class GuardedRunMixin(_Trainer):
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does.
 
-        Raises ``WorkerDied`` when one of those that make rollouts dies, and ``RolloutsLost`` when
-        too many rollouts end with an error.
+        Raises ``WorkerDied`` when a worker that makes rollouts dies, and ``RolloutsLost`` when too
+        many rollouts end with an error.
         """
         rollout = self.config.actor_rollout_ref.rollout
         self._losses = RolloutLosses(
@@ -125,12 +126,12 @@ class GuardedRunMixin(_Trainer):
             raise
 
     def _end_tokens(self) -> set[int]:
-        """Return a response's end tokens, of the tokenizer and the model's generation settings."""
+        """Return the end tokens of the tokenizer and of the model's generation settings."""
         return end_tokens(self.tokenizer, self._generation_settings)
 
     @cached_property
     def _generation_settings(self) -> GenerationConfig:
-        """Return the settings of the policy, a folder or a hub id; empty ones if it has none."""
+        """Return the policy's generation settings, from a folder or hub id; empty without any."""
         from verl.utils.model import get_generation_config
 
         model = self.config.actor_rollout_ref.model.path
@@ -154,8 +155,8 @@ class GuardedRunMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
         folder = resume.find_checkpoint(self.config)
-        if refusal := resume.refusal(self.config, self._identity, folder):
-            raise RunError(refusal)
+        if problem := resume.refusal(self.config, self._identity, folder):
+            raise RunError(problem)
         if trainer.resume_mode == "auto":
             # verl would look into its tracker, which may be half-written.
             trainer.resume_mode = "resume_path" if folder else "disable"
@@ -174,7 +175,7 @@ class GuardedRunMixin(_Trainer):
         return self.tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Fetch the next prompts; restart at the first row if a checkpoint's place has no data."""
+        """Fetch the next prompts; restart at the first row if a checkpoint is past the last row."""
         try:
             return super()._fetch_one_gen_batch()
         except StopIteration:
@@ -190,22 +191,20 @@ class GuardedRunMixin(_Trainer):
             print(f"prime_ext: {line}", flush=True)
 
     def _save_more(self, folder: Path) -> None:
-        """Write to ``folder`` what verl's trainer knows nothing of."""
+        """Write the state that verl's trainer does not save to ``folder``."""
 
     def _save_checkpoint(self) -> None:
-        """Save everything, declare the checkpoint whole, and only then delete older ones."""
+        """Save everything, mark the checkpoint as complete, and only then delete older ones."""
         trainer = self.config.trainer
         start = time.monotonic()
         root = Path(trainer.default_local_dir)
         folder = root / f"global_step_{self.global_steps}"
         checkpoint.mark_incomplete(folder)
         self._save_more(folder)
-        keep = (
-            1
-            if trainer.get("remove_previous_ckpt_in_save", False)
-            else trainer.get("max_actor_ckpt_to_keep", None)
-        )
-        # verl deletes no checkpoint meanwhile: it would do so before the new one is whole.
+        keep = trainer.get("max_actor_ckpt_to_keep", None)
+        if trainer.get("remove_previous_ckpt_in_save", False):
+            keep = 1
+        # verl must not delete checkpoints: it would do so before the new one is complete.
         keys = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
         retention = {key: trainer[key] for key in keys if key in trainer}
         try:
@@ -221,20 +220,16 @@ class GuardedRunMixin(_Trainer):
         checkpoint.prune(root, keep, self.global_steps)
 
 
-class WorkerDied(RuntimeError):
-    """A process that the run needs has died; the message is one line."""
-
-
 class DeathWatch:
-    """A context whose block ends with ``WorkerDied`` when a worker dies, whatever it waits for.
+    """Context that raises ``WorkerDied`` in its block when a worker dies, even during a wait.
 
-    A thread looks every few seconds, and a signal interrupts the wait. A process that goes on
-    waiting is ended after a while.
+    A thread checks the workers every few seconds, and interrupts the block by a signal. If the
+    block does not end within ``SECONDS_TO_END``, the thread ends the process.
     """
 
     def __init__(self, workers: Mapping[str, Any]):
         self._workers = workers
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._death = ""
 
     def __enter__(self) -> None:
@@ -245,29 +240,29 @@ class DeathWatch:
         threading.Thread(target=self._watch, name="death watch", daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._ended.set()
         if self._in_main:
             signal.signal(signal.SIGUSR1, self._handler)
 
     def _raise(self, *_: object) -> None:
-        if not self._over.is_set():
+        if not self._ended.is_set():
             raise WorkerDied(self._death)
 
     def _watch(self) -> None:
         while not self._death:
-            if self._over.wait(SECONDS_BETWEEN_LOOKS):
+            if self._ended.wait(SECONDS_BETWEEN_LOOKS):
                 return
             with suppress(Exception):  # Ray itself may be gone.
                 self._death = find_death(self._workers)
         if self._in_main:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-        if not self._over.wait(SECONDS_TO_END):
+        if not self._ended.wait(SECONDS_TO_END):
             print(f"prime_ext: {self._death}; the run does not end by itself", flush=True)
             os._exit(1)
 
 
 def find_death(workers: Mapping[str, Any]) -> str:
-    """Return which named worker is dead, with Ray's message about its end; empty if none is."""
+    """Return the name of a dead worker, with Ray's message about its end; empty if none is dead."""
     for name, worker in workers.items():
         state = actors(worker._actor_id.hex())
         if state.get("State") == "DEAD":
@@ -299,7 +294,7 @@ def await_death(workers: Mapping[str, Any], nodes: Mapping[str, str]) -> str:
 
 
 def find_store() -> dict[str, Any]:
-    """Return the actors of the store by name, in the process that has started it."""
+    """Return the actors of the store by name; empty in processes that have not started it."""
     units = (interface._TQ_STORAGE or {}).get("SimpleStorage") or {}
     parts = {f"storage unit {name} of TransferQueue": unit for name, unit in units.items()}
     if interface._TQ_CONTROLLER is not None:
@@ -308,9 +303,9 @@ def find_store() -> dict[str, Any]:
 
 
 def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
-    """Return by name the store's parts, and all that fill it.
+    """Return by name the actors of the store and all actors that fill it.
 
-    These are agent-loop and reward workers and rollout servers.
+    The latter are agent-loop workers, reward workers and rollout servers.
     """
     loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
     workers = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}

@@ -13,8 +13,8 @@ from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json
 
 BETAS = (0.9, 0.99)
-# At the logit of the mean outcome the first gradient is mere rounding; AdamW must not make a full
-# step of it.
+# At the logit of the mean outcome the first gradient is mere rounding; AdamW must not take a full
+# step along it.
 EPSILON = 1e-4
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -22,8 +22,8 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class OutcomeBias:
     """b in sigmoid(beta * Q + b), a float64 on the device, the same on all ranks.
 
-    AdamW without weight decay steps with the engine's optimizer, and skips what it skips (gradients
-    not finite).
+    AdamW without weight decay steps whenever the engine's optimizer does, which skips gradients
+    that are not finite.
     """
 
     def __init__(self, lr: float):
@@ -39,13 +39,13 @@ class OutcomeBias:
         return float(self.parameter.detach())
 
     def start(self, mean_outcome: float) -> None:
-        """Begin at the logit of a mean outcome, unless a checkpoint has given a value."""
+        """Start at the logit of a mean outcome, unless a checkpoint has set a value."""
         if not self._started:
             self._started = True
             self.parameter.data.fill_(compute_logit(mean_outcome))
 
     def zero_grad(self) -> None:
-        """Forget gradients of a step that was skipped."""
+        """Drop the gradient of a step that was skipped."""
         self._optimizer.zero_grad()
 
     def follow(self, engine: BaseEngine) -> None:

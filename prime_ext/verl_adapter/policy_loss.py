@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss plus a pull, over the whole vocabulary, toward models of the same process.
+"""verl's policy loss plus a pull, over the full vocabulary, toward models of the same process.
 
     L = L_PPO + sum_j c_j * KL(pi_theta || target_j)
 
@@ -76,7 +76,7 @@ class TargetedPolicyLoss:
 
 
 def get_targets(data: TensorDict) -> dict[str, float]:
-    """Return the coefficient of each target that counts in this update."""
+    """Return the coefficient of each target of this update whose coefficient is above 0."""
     return {
         role: value for role, value in (tu.get(data, key=COEFFICIENTS) or {}).items() if value > 0.0
     }
@@ -93,7 +93,7 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
     batch = data.copy()
     options = {"use_fused_kernels": False, "calculate_entropy": False}
     options["use_remove_padding"] = engine.engine_config.use_remove_padding
-    # verl's way to hand out logits, and to compute nothing from them.
+    # These options make verl pass logits to a function and compute nothing from them.
     tu.assign_non_tensor(batch, distillation_use_topk=True, distillation_only=True, **options)
     taken: list[torch.Tensor] = []
 
@@ -118,7 +118,7 @@ def prepare_targets(data: TensorDict) -> Iterator[None]:
     for every micro-batch.
     """
     if roles := get_targets(data):
-        # verl's engine hands logits to a loss that is said to distil.
+        # With these options verl's engine passes logits to the loss.
         tu.assign_non_tensor(data, distillation_use_topk=True, distillation_only=True)
     weights = {"model": True, "optimizer": False, "grad": False}
     with ExitStack() as stack:

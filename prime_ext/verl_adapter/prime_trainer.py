@@ -63,12 +63,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
         )
         self.gate: ReliabilityGate | None = None
         self._kl_coefficients: dict[str, float] = {}
-        # Prompts that were fetched but not used, which come first again; and those of this step.
+        # Prompts that were fetched but not used, which are next; and all prompts of this step.
         self._queued_prompts: deque[TensorDict] = deque()
         self._prompt_of_uid: dict[str, TensorDict] = {}
         self._prompts_fetched = 0
         with open_dict(config):
-            # verl compares the mode with its own names to tell synchronous from asynchronous.
+            # verl compares the mode with its names to distinguish synchronous from asynchronous.
             config.trainer.v1.trainer_mode = get_base_mode(config)
             # Refilling needs prompts one by one.
             if config.data.get("gen_batch_size", None) not in (None, 1):
@@ -77,13 +77,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
                 )
             config.data.gen_batch_size = 1
             if self.prime.outcome.of_verl:
-                # verl computes this advantage before PRIME's step, with everything that it gives
-                # its estimators.
+                # verl computes this advantage before PRIME's step, with all arguments of its
+                # estimators.
                 config.algorithm.adv_estimator = self.prime.outcome.estimator
         shard_over_all_ranks(config)
         super().__init__(config)
         if (gate := self.prime.gate) is not None:
-            # Used once per mini-batch of a step; its memory lasts as many steps in every mode.
+            # It is updated once per mini-batch of a step; in every mode it decays alike per step.
             self.gate = ReliabilityGate(gate.decay ** (1 / self.parameter_sync_step), gate.start)
 
     # ---- prompts: submission, filter, refill -----------------------------------------------------
@@ -140,22 +140,22 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return math.ceil(self.config.data.train_batch_size * factor)
 
     def _add_batch_to_generate(self) -> None:
-        """Submit the prompts that a step takes or, if asynchronous, that the system may hold."""
-        wanted = self._count_oversampled()
+        """Submit the prompts of a step, or in asynchronous modes those that the system may hold."""
+        missing = self._count_oversampled()
         if self._requeues_prompts or self._buffers_prompts:
-            wanted = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
-        if wanted > 0:
-            self._add_prompts_to_generate(wanted)
+            missing = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
+        if missing > 0:
+            self._add_prompts_to_generate(missing)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """Return the next prompt: one given back, or a new one with a reproducible id."""
+        """Return the next prompt: from the queue, or a new one with a reproducible id."""
         if self._queued_prompts:
             prompt = self._queued_prompts.popleft()
         else:
             prompt = super()._fetch_one_gen_batch()
             set_uids(prompt, [f"{self._prompts_fetched:012d}"])
             if self._prompts_fetched == 0:
-                # To fail at the first prompt, not at the first checkpoint.
+                # Fail at the first prompt, not at the first checkpoint.
                 pack_prompts(prompt)
             self._prompts_fetched += 1
         if self._requeues_prompts:
@@ -168,7 +168,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return super()._submit_batch_to_rollout(batch)
 
     def _requeue_prompts(self, uids: list[str]) -> None:
-        """Put prompts back in front of the queue, in order, and forget those of the past step."""
+        """Put prompts back in front of the queue, in order, and drop those of the past step."""
         for uid in reversed(uids):
             self._queued_prompts.appendleft(self._prompt_of_uid[uid])
         self._prompt_of_uid.clear()
@@ -178,12 +178,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def prm(self) -> PRMModels | None:
         """Return the implicit PRM, or a frozen model in its place."""
-        prm = self.prm_settings
-        return (
-            None
-            if prm is None
-            else build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id)
-        )
+        if self.prm_settings is None:
+            return None
+        return build_prm(self.config, self.prm_settings, self.prime, self.tokenizer.eos_token_id)
 
     @cached_property
     def scorer(self) -> Scorer | None:
@@ -195,10 +192,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def average(self) -> PolicyAverage | None:
         """Return the running average of the policy, if the policy is pulled toward it."""
-        anchor = self.prime.anchor
-        return (
-            None if anchor is None else build_average(self.config.actor_rollout_ref, anchor.decay)
-        )
+        if self.prime.anchor is None:
+            return None
+        return build_average(self.config.actor_rollout_ref, self.prime.anchor.decay)
 
     @property
     def _side_models(self) -> list[SideModel]:
@@ -228,7 +224,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             and self.config.prm.optim.total_training_steps <= 0
         ):
             with open_dict(self.config):
-                # The schedule moves once per update of the PRM.
+                # The schedule advances once per update of the PRM.
                 steps = self.total_training_steps * self.parameter_sync_step
                 self.config.prm.optim.total_training_steps = max(1, steps)
 
@@ -298,7 +294,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             "variant": variant_line(self.config),
             "step": self.global_steps,
             "prm": model_name(prm.model.path),
-            # If the policy is the reference, only its first model can be named.
+            # If the policy is the reference, only its initial model has a name.
             "reference": model_name(
                 prm.reference_path if prm.reference == "frozen" else prm.model.path
             ),
@@ -319,7 +315,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- one step --------------------------------------------------------------------------------
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """Run verl's step, and record what the filter did in it."""
+        """Run verl's step, and add the metrics of the filter."""
         batch = super().step(metrics, timing_raw)
         if self._buffers_prompts:
             metrics.update(self.replay_buffer.step_metrics())
@@ -338,7 +334,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return StepWatch("prime.steps", "prime.process", self.prime.steps.name)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Run verl's computation (KL penalty, rollout correction), then PRIME's step over it."""
+        """Run verl's computation (KL penalty, rollout correction), then PRIME's step."""
         store = TransferQueueStore(super()._compute_advantage(batch, metrics))
         config = self.config.algorithm
         rollouts = load_rollouts(
@@ -357,13 +353,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
             )
         metrics.update(result.metrics)
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
-            of_loops = [
+            loop_extras = [
                 extra
                 for extra, padding in zip(rollouts.extras, store.padding, strict=True)
                 if not padding
             ]
             metrics.update(
-                {f"agent/{name}": value for name, value in average_counts(of_loops).items()}
+                {f"agent/{name}": value for name, value in average_counts(loop_extras).items()}
             )
         for name, seconds in result.seconds.items():
             self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
@@ -373,14 +369,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return store.write(advantages=result.advantage_BT, returns=result.return_BT)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Run verl's update, whose loss is told what else to pull the policy toward."""
+        """Run verl's update, with the KL coefficients that its loss reads."""
         if self.average is not None:
             with marked_timer("policy_average", self.timing_raw):
                 self.average.follow()
         batch.extra_info[COEFFICIENTS] = self._kl_coefficients
         batch = super()._update_actor(batch, metrics)
         for role in self._kl_coefficients:
-            # verl puts its own prefix before whatever a loss reports.
+            # verl puts its prefix before every metric of a loss.
             if (kl := metrics.pop(f"actor/kl_to_{role}", None)) is not None:
                 metrics[f"prime/kl/{role}"] = kl
         return batch

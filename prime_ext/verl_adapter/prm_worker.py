@@ -53,12 +53,12 @@ class ImplicitPRMWorker(TrainingWorker):
     def reset(self) -> None:
         """Build the engine."""
         if self._trainable_layers is not None:
-            # Before FSDP flattens the weights: FSDP1 wants those of a unit alike.
+            # Before FSDP flattens the weights: FSDP1 needs all weights of a unit frozen, or none.
             transformer_impl.apply(
                 self.engine, partial(train_last_layers, share=self._trainable_layers)
             )
-        # A new adapter begins with random numbers: the same ones whatever was built before and on
-        # any number of ranks.
+        # A new adapter starts with random numbers, which must depend neither on models that were
+        # built before nor on the number of ranks.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.engine_config.seed)
             self.engine.initialize()
@@ -68,18 +68,18 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def data_parallel_size(self) -> int:
-        """Return the ranks over which rows are divided; the same on all ranks."""
+        """Return the number of ranks that share the rows; the same on all ranks."""
         return self.engine.get_data_parallel_size()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def set_loss_fn(self, loss_fn: PRMLoss) -> None:
-        """Take over the loss, and train the bias by it if there is one."""
+        """Set the loss, and give it the trained bias if there is one."""
         loss_fn.bias = None if self._bias is None else self._bias.parameter
         super().set_loss_fn(loss_fn)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_bias(self, mean_outcome: float) -> None:
-        """Start the bias from the first update's mean outcome; later calls change nothing."""
+        """Start the bias at the first update's mean outcome; later calls change nothing."""
         if self._bias is not None:
             self._bias.start(mean_outcome)
 
@@ -92,7 +92,7 @@ class ImplicitPRMWorker(TrainingWorker):
         dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False
     )
     def train_batch(self, data: TensorDict) -> TensorDict:
-        """Run verl's step on one mini-batch, from no gradient of the bias on."""
+        """Run verl's step on one mini-batch, after setting the gradient of the bias to zero."""
         if self._bias is not None:
             self._bias.zero_grad()
         return super().train_batch(data)
@@ -134,10 +134,10 @@ class ImplicitPRMWorker(TrainingWorker):
         count = 1 if rows is None else len(data) * self.engine.get_data_parallel_size() // rows
         log_probs: list[torch.Tensor] = []
         with self.engine.eval_mode():
-            for part in tu.chunk_tensordict(data, count):
-                tu.assign_non_tensor(part, disable_auto_offload=True)
-                mask = part["response_mask"].cpu()
-                output = self.infer_batch(part)
+            for mini_batch in tu.chunk_tensordict(data, count):
+                tu.assign_non_tensor(mini_batch, disable_auto_offload=True)
+                mask = mini_batch["response_mask"].cpu()
+                output = self.infer_batch(mini_batch)
                 if output is not None:
                     log_probs += response_from_nested(output["log_probs"], mask).unbind()
         if not log_probs:
@@ -153,8 +153,9 @@ class ImplicitPRMWorker(TrainingWorker):
     def update_and_score(self, data: TensorDict) -> TensorDict:
         """Train on the mini-batches in order; return log-probabilities of the training passes.
 
-        "Single forward" of PRIME (arXiv 2502.01456) and its released code: earlier mini-batches
-        have moved the PRM that scores a later one. :meth:`update_metrics` has the metrics.
+        This is the "single forward" of PRIME (arXiv 2502.01456) and its released code: earlier
+        mini-batches have changed the PRM that scores a later one. :meth:`update_metrics` returns
+        the metrics.
         """
         row_B = data[ROW].tolist()
         self.loss_fn.start_recording()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's replay buffers with PRIME's online prompt filter: docs/explanation/async.md.
 
-The synchronous batch is the first prompts, in the order of submission, that pass; surplus prompts
-return to the queue. So a run can be repeated and resumed exactly, and short responses have no
-advantage.
+A synchronous batch consists of the first prompts, in the order of submission, that pass; surplus
+prompts return to the queue. So a run can be repeated and resumed exactly, and prompts with short
+responses are not preferred.
 """
 
 import logging
@@ -55,7 +55,7 @@ class _PromptFilter(ReplayBuffer):
 
     def _accept_shortage(self, examined: Sequence[str], kept: int, batch_size: int) -> None:
         """Raise PromptsExhausted where a smaller batch is not allowed, or would be empty."""
-        message = self.judge.shortage(examined, kept, batch_size, self.partial)
+        message = self.judge.describe_shortage(examined, kept, batch_size, self.partial)
         if not kept or not self.partial:
             raise PromptsExhausted(message)
         logger.warning("%s; training on the smaller batch", message)
@@ -73,19 +73,19 @@ class PromptFilterReplayBuffer(_PromptFilter):
         super().__init__(**kwargs)
         self.requeue = requeue
         self._submitted: list[str] = []
-        # Of the last step: guides how far to generate ahead, nothing else. Checkpoints keep it.
+        # Rate of the last step, which only decides how far to generate ahead; in checkpoints.
         self.acceptance_rate = 0.5
 
     def on_submit(self, uids: Iterable[str]) -> None:
-        """Tell the buffer which prompts were submitted, in order."""
+        """Record which prompts were submitted, in order."""
         self._submitted.extend(uids)
 
     def prompts_to_start(self, batch_size: int) -> int:
         """Return the number of prompts to submit at the start of a step, at most ``max_in_flight``.
 
-        At the acceptance rate of the last step, less two standard deviations, ``batch_size`` of
-        them pass: a missing prompt costs the time of one more response, one too many only its own
-        work.
+        At the acceptance rate of the last step, minus two standard deviations, ``batch_size`` of
+        them pass: a missing prompt delays the step by another response, a surplus one costs only
+        its work.
         """
         margin = 2 * math.sqrt(batch_size * (1 - self.acceptance_rate))
         return min(
@@ -110,7 +110,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             kept, examined = self._take_first_kept(batch_size)
             in_flight = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
             if len(kept) == batch_size or examined == self.max_examined:
-                # Requests of this policy version must be over before its weights are replaced.
+                # Requests to this policy version must end before its weights are replaced.
                 if in_flight == 0:
                     break
             else:
@@ -142,7 +142,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         return batch, metrics
 
     def _judge_finished(self, partition_id: str) -> None:
-        """Judge the prompts whose rollouts have all ended; free the rollouts of rejected ones."""
+        """Judge the prompts whose rollouts have all ended; delete the rollouts of dropped ones."""
         failures = self.failure_keys[partition_id]
         finished = (self.finished_keys[partition_id] | failures) - self.judge.verdicts.keys()
         if finished:
@@ -150,7 +150,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _take_first_kept(self, batch_size: int) -> tuple[list[str], int]:
-        """Return kept prompts from the leading run of judged ones, and how many were examined."""
+        """Return the kept prompts before the first unjudged one, and how many were examined."""
         kept: list[str] = []
         for examined, uid in enumerate(self._submitted):
             if (
@@ -166,15 +166,15 @@ class PromptFilterReplayBuffer(_PromptFilter):
     def _prompts_to_submit(self, batch_size: int, in_flight: int) -> int:
         judged = len(self.judge.verdicts)
         kept = sum(verdict == KEPT for verdict in self.judge.verdicts.values())
-        # The last step's rate counts as much as a quarter of a batch, or the first few verdicts
+        # Weight the last step's rate like a quarter of a batch; otherwise the first few verdicts
         # would decide.
         known = max(4, batch_size // 4)
         rate = (kept + known * self.acceptance_rate) / (judged + known)
-        wanted = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
+        needed = math.ceil(max(0, batch_size - kept) / max(rate, 0.05)) - in_flight
         room = min(self.max_in_flight - in_flight, self.max_examined - len(self._submitted))
-        # Once all has been judged, something must be submitted, or the loop would never end.
+        # Once all prompts are judged, one must be submitted, or the loop would never end.
         least = 1 if in_flight == 0 else 0
-        return max(min(max(wanted, least), room), 0)
+        return max(min(max(needed, least), room), 0)
 
 
 class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
@@ -186,12 +186,12 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         self._judged_since_batch: list[str] = []
         self._kept_in_step = 0
 
-    # ---- what verl calls in every round of polling -----------------------------------------------
+    # ---- called by verl in every round of polling ------------------------------------------------
 
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter]:
-        """Return stale, rejected and failed prompts, which verl evicts and replaces by new ones."""
+        """Return stale, dropped and failed prompts, which verl evicts and replaces by new ones."""
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
         failures = self.failure_keys[partition_id]
@@ -203,7 +203,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
             self._judged_since_batch.extend(new)
         failed = {uid for uid in terminal if self.judge.verdicts[uid] == FAILED}
         rejected = {uid for uid in terminal if not self.judge.keeps(uid)} - failed
-        # The counter is for verl's own filter: rewards that its rejected prompts had in common.
+        # The counter is for verl's filter: the reward that all rollouts of a dropped prompt have.
         return self._stale_terminal_keys(global_steps, partition_id), rejected, failed, Counter()
 
     def _has_enough_samples(
@@ -275,7 +275,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return len(self.partitions["train"])
 
     def drop_orphans(self) -> None:
-        """Forget rollouts whose prompt is gone, which verl saved before it cleared them."""
+        """Delete rollouts whose prompt is gone: verl saved them before it deleted them."""
         self._sync_metadata_from_transfer_queue()
         prompts = self.prompt_global_steps["train"]
         orphans = [key for key in self.partitions["train"] if group_uid(key) not in prompts]

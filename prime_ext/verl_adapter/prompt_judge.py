@@ -54,7 +54,7 @@ class _Rollout(NamedTuple):
 
 @dataclass
 class PromptJudge:
-    """Judge of prompts whose rollouts have all ended; it keeps verdicts until told to forget.
+    """Judge of prompts whose rollouts have all ended; it keeps verdicts until :meth:`forget`.
 
     Attributes:
         band: the filter.
@@ -63,9 +63,9 @@ class PromptJudge:
         verifier: what to do with rollouts that the verifier could not judge.
         max_response_length: tokens at which a response is cut off, unless the last one ends it; 0
             for no limit.
-        longest: tokens of prompt and response at which it is cut off, too.
+        longest: tokens of prompt and response together at which it is cut off, too.
         end_tokens: returns the tokens that end a response.
-        watch: gets the rollouts that will leave the store, and the verdict on the prompt of each.
+        watch: receives the rollouts that leave the store, and the verdicts on their prompts.
         verdicts: by prompt.
     """
 
@@ -89,7 +89,7 @@ class PromptJudge:
     ) -> None:
         """Judge prompts whose rollouts have all ended.
 
-        Those that are ``incomplete``, because rollouts ended with an error, have failed. Rollouts
+        Prompts in ``incomplete``, which have rollouts that ended with an error, fail. Rollouts
         without an accuracy leave the store and ``partition``, which has the tags of the rollouts by
         key. May raise VerifierFailed.
         """
@@ -109,11 +109,8 @@ class PromptJudge:
         self._rollouts.update(rollouts_by_uid)
         for uid, rollouts in rollouts_by_uid.items():
             truncated = [rollout.cut_off for rollout in rollouts if rollout.accuracy is not None]
-            self.verdicts[uid] = (
-                FAILED
-                if uid in incomplete
-                else self.band.classify(self._accuracies(uid), truncated)
-            )
+            verdict = self.band.classify(self._accuracies(uid), truncated)
+            self.verdicts[uid] = FAILED if uid in incomplete else verdict
         verdicts = {key: self.verdicts[group_uid(key)] for key in keys}
         leaving = [key for key in keys if verdicts[key] != KEPT or key in undecided]
         if leaving and self.watch is not None:
@@ -148,7 +145,7 @@ class PromptJudge:
         return [rollout.accuracy for rollout in self._rollouts[uid] if rollout.accuracy is not None]
 
     def _find_judged(self, uids: Iterable[str]) -> list[_Rollout]:
-        """Return the rollouts of these prompts that the verifier has looked at."""
+        """Return the rollouts of these prompts that have an outcome of the verifier."""
         return [
             rollout
             for uid in uids
@@ -161,7 +158,7 @@ class PromptJudge:
         return self.verdicts.get(uid) == KEPT
 
     def forget(self, uids: Iterable[str]) -> None:
-        """Drop what is known of these prompts."""
+        """Drop the verdicts and rollouts of these prompts."""
         for uid in list(uids):
             self.verdicts.pop(uid, None)
             self._rollouts.pop(uid, None)
@@ -216,11 +213,13 @@ class PromptJudge:
             f"the last one because of: {failed[-1].detail}"
         )
 
-    def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """Describe in a line why only ``kept`` of ``wanted`` prompts passed, and what may help."""
+    def describe_shortage(
+        self, uids: Collection[str], kept: int, batch_size: int, partial: bool
+    ) -> str:
+        """Describe in one line why only ``kept`` prompts passed, and what may help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
-            f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined"
+            f"only {kept} of {batch_size} prompts passed the filter among {len(uids)} examined"
             f" ({counts[TOO_HARD]} too hard, {counts[TOO_EASY]} too easy, {counts[TRUNCATED]}"
             f" truncated, {counts[FAILED]} failed) with {self.band.lower} <= accuracy <="
             f" {self.band.upper}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of prompts, and prompts as JSON in a checkpoint, so that its file can run nothing."""
+"""Ids of prompts, and prompts as JSON in a checkpoint, since JSON cannot execute code."""
 
 import json
 import reprlib
@@ -15,7 +15,7 @@ from prime_ext.config.checks import SettingsError
 
 
 def set_uids(prompts: TensorDict, uids: Sequence[str]) -> None:
-    """Give prompts these ids, as verl has them."""
+    """Set the ids of prompts, in verl's field and type."""
     prompts["uid"] = tu.get_tensordict({"uid": np.array(uids, dtype=object)})["uid"]
 
 
@@ -37,9 +37,9 @@ def pack_prompts(prompts: TensorDict) -> dict[str, dict]:
         else:
             values[name] = field.tolist()
             if not _is_plain(values[name]):
-                said = reprlib.repr(values[name][0])
+                first = reprlib.repr(values[name][0])
                 raise SettingsError(
-                    f"data.train_files: {name} of a prompt holds {said}; checkpoints keep prompts"
+                    f"data.train_files: {name} of a prompt holds {first}; checkpoints keep prompts"
                     " as JSON, so a dataset may hold texts, numbers, lists and mappings with texts"
                     " as keys"
                 )

@@ -42,13 +42,11 @@ STATE_FILE = "prime_ext.json"
 def token_rewards(
     info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings
 ) -> torch.Tensor:
-    """Return the rewards of the policy's own tokens, ``(T,)`` float32, which sum to the reward.
+    """Return the rewards of the policy's tokens, ``(T,)`` float32, which sum to the reward.
 
-    A step that ends in a tool's answer is paid at the last own token before; a response without any
-    is paid nothing.
-
-    ``info`` is the manager's, of all tokens. Raises ValueError where it is about another output of
-    the agent loop.
+    The reward of a step that ends in a tool's answer is at the policy's last token before that. A
+    response without a token of the policy has no rewards. ``info`` is the manager's extra info on
+    all tokens. Raises ValueError if it is about another output of the agent loop.
     """
     n_tokens = len(mask_T)
     own_T = mask_T.bool()
@@ -67,7 +65,7 @@ def token_rewards(
         end_S = find_valid_ends(
             torch.tensor(json.loads(info["step_ends"]), dtype=torch.long), own_T
         )
-        # Steps that share a token are all paid there.
+        # The rewards of steps that end at the same token are added.
         reward_T.index_add_(
             0, end_S, torch.tensor(json.loads(info["step_rewards"]), dtype=torch.float64)
         )
@@ -79,9 +77,8 @@ def find_scored_rows(
 ) -> list[int]:
     """Return the rows of the responses to train on, by their prompts and the manager's extra info.
 
-    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped
-    leaves too. Raises ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is
-    left.
+    If the estimator ``compares`` the responses to a prompt, the only one left of several is dropped
+    too. Raises ScoringFailed: with ``stop`` for any failure; with ``drop`` if no response is left.
     """
     failed = [bool(info[FAILURE]) for info in infos]
     if not any(failed):
@@ -109,9 +106,9 @@ def find_scored_rows(
 class PSPOTrainerMixin(GuardedRunMixin):
     """Mixin that gives a verl trainer the extra info of the reward manager ``pspo_wrs``.
 
-    Responses without a reward leave the batch, rewards are paid at steps or tokens, and the
-    manager's findings become metrics. Rows keep the order of the data; checkpoints hold the
-    adaptive coefficient of the KL penalty.
+    Responses without a reward leave the batch, rewards are paid at steps or tokens, and the extra
+    info becomes metrics. Rows keep the order of the data; checkpoints hold the adaptive coefficient
+    of the KL penalty.
     """
 
     _method = "PSPO-WRS"
@@ -119,11 +116,11 @@ class PSPOTrainerMixin(GuardedRunMixin):
     def __init__(self, config: DictConfig):
         self.pspo, _ = read_pspo_sections(config)
         with open_dict(config):
-            # verl compares the mode with its own names to tell synchronous from asynchronous.
+            # verl compares the mode with its names to distinguish synchronous from asynchronous.
             config.trainer.v1.trainer_mode = get_base_mode(config)
         shard_over_all_ranks(config)
         super().__init__(config)
-        # The step in which prompts were fetched last, and how many.
+        # The step in which prompts were last fetched, and their number.
         self._fetched = (0, 0)
         self._watch = StepWatch("pspo.steps", "pspo", self.pspo.steps.name)
 
@@ -139,13 +136,13 @@ class PSPOTrainerMixin(GuardedRunMixin):
     def _fetch_one_gen_batch(self) -> TensorDict:
         """Return the next prompts, with reproducible ids that sort as the prompts do."""
         prompts = super()._fetch_one_gen_batch()
-        step, first = (
-            self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
-        )
-        self._fetched = (step, first + len(prompts))
-        set_uids(
-            prompts, [f"{step:06d}-{place:06d}" for place in range(first, first + len(prompts))]
-        )
+        step, fetched = self._fetched
+        if step != self.global_steps:
+            step = self.global_steps
+            fetched = 0
+        self._fetched = (step, fetched + len(prompts))
+        numbers = range(fetched, fetched + len(prompts))
+        set_uids(prompts, [f"{step:06d}-{number:06d}" for number in numbers])
         return prompts
 
     def _save_more(self, folder: Path) -> None:
@@ -171,7 +168,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
             self._watch.look([info["n_steps"] for info in infos], partial(self._decode, store))
 
     def _drop_incomplete(self, store: TransferQueueStore) -> TransferQueueStore:
-        """Drop prompts with lost rollouts, which verl's synchronous buffer leaves in the batch."""
+        """Drop prompts with lost rollouts, which verl's synchronous buffer keeps in the batch."""
         lost = self._losses.incomplete[store.batch.partition_id]
         if not lost:
             return store
@@ -184,7 +181,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any
     ) -> KVBatchMeta:
-        """Balance, and fill up, the responses that count."""
+        """Drop responses without a reward, place rewards, then balance and pad as verl does."""
         store = TransferQueueStore(batch)
         store = store.select(sorted(range(len(store)), key=store.keys.__getitem__))
         store = self._drop_incomplete(store)
@@ -215,7 +212,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         return super()._balance_batch(store.batch, metrics, *args, **keywords)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Compute it as verl does, and record transcripts."""
+        """Run verl's computation, and record transcripts."""
         batch = super()._compute_advantage(batch, metrics)
         with marked_timer("transcripts", self.timing_raw):
             self._transcripts.add_pspo(TransferQueueStore(batch))

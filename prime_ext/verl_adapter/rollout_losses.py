@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rollouts that agent loops began and lost to an exception: counts, and a limit.
 
-verl logs such an exception, and trains on what is left of the group. Long or difficult responses
+verl logs such an exception, and trains on the rest of the group. Long or difficult responses
 may fail more often, so the rest would be a biased sample. Here a prompt with a lost rollout leaves
 the batch, and a run that loses too many ends with the last exception.
 """
@@ -29,8 +29,8 @@ class RolloutLosses:
     """Count of lost rollouts, from the metadata of a replay buffer of verl.
 
     Args:
-        rollouts: those of a prompt, by partition.
-        enough: training rollouts after which the limit applies.
+        rollouts: number of rollouts per prompt, by partition.
+        enough: number of training rollouts after which the limit applies.
     """
 
     def __init__(self, rollouts: Mapping[str, int], enough: int):
@@ -38,35 +38,35 @@ class RolloutLosses:
         self._enough = enough
         self._seen: dict[str, set[str]] = defaultdict(set)
         self.incomplete: dict[str, set[str]] = defaultdict(set)
-        # By partition: since the limit was last applied.
+        # Counts by partition since the limit was last applied.
         self._ended: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
-        # Training rollouts of the step.
+        # Counts of training rollouts in this step.
         self._step_ended = 0
         self._step_lost = 0
         self._last_error = "an agent loop returned no output"
 
     def look(self, buffer: Any) -> None:
-        """Count the rollouts of prompts that have ended since the last look.
+        """Count the rollouts of prompts that have ended since the last call.
 
         Prompts with lost rollouts become failures in the buffer's metadata.
         """
-        for partition_id, wanted in self._rollouts.items():
+        for partition_id, expected in self._rollouts.items():
             failures = buffer.failure_keys[partition_id]
             ended = buffer.finished_keys[partition_id] | failures
             new = ended - self._seen[partition_id]
             self._seen[partition_id] = ended
             sessions = {session_key(key) for key in buffer.partitions[partition_id]}
             present = Counter(map(group_uid, sessions))
-            lost = {uid: wanted - present[uid] for uid in new if present[uid] < wanted}
+            lost = {uid: expected - present[uid] for uid in new if present[uid] < expected}
             if lost:
                 errors = transfer.read_errors(partition_id, lost)
                 self._last_error = errors[-1] if errors else self._last_error
             n_lost = sum(lost.values())
-            self._ended[partition_id] += wanted * len(new)
+            self._ended[partition_id] += expected * len(new)
             self._lost[partition_id] += n_lost
             if partition_id == "train":
-                self._step_ended += wanted * len(new)
+                self._step_ended += expected * len(new)
                 self._step_lost += n_lost
             incomplete = (self.incomplete[partition_id] & ended) | lost.keys()
             self.incomplete[partition_id] = incomplete
@@ -74,7 +74,7 @@ class RolloutLosses:
             failures |= incomplete
 
     def forget(self) -> None:
-        """Begin to count now: what a checkpoint has restored is complete as it is."""
+        """Start to count from zero: rollouts from a checkpoint count as complete."""
         for counts in (self.incomplete, self._ended, self._lost):
             counts.clear()
         self._step_ended = self._step_lost = 0
@@ -98,7 +98,7 @@ class RolloutLosses:
             self._ended[partition_id] = self._lost[partition_id] = 0
 
     def end_step(self) -> int:
-        """Return how many training rollouts the step has lost; above ``WARN_RATE`` warn."""
+        """Return how many training rollouts the step has lost; warn above ``WARN_RATE``."""
         lost = self._step_lost
         if lost > WARN_RATE * self._step_ended:
             logger.warning("%s", self.describe_step("their prompts have left the batch"))

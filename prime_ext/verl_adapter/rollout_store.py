@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that talks to TransferQueue, verl's store of rollouts."""
+"""The only module that calls TransferQueue, verl's store of rollouts."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def _build_jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class TransferQueueStore:
-    """Rows of TransferQueue, as :class:`prime_ext.step.store.RolloutStore` explains."""
+    """Rows of TransferQueue as a :class:`prime_ext.step.store.RolloutStore`."""
 
     batch: KVBatchMeta
 
@@ -48,32 +48,35 @@ class TransferQueueStore:
 
     @property
     def keys(self) -> list[str]:
-        """Return trajectories, one for each row."""
+        """Return the trajectory's key of each row."""
         return list(self.batch.keys)
 
     @property
     def padding(self) -> list[bool]:
-        """Return for each row whether verl appended it."""
+        """Return whether verl appended each row as padding."""
         return [is_padding(tag) for tag in self.batch.tags]
 
     @property
     def lengths(self) -> list[int]:
-        """Return the tokens of prompt and response."""
+        """Return the number of tokens of prompt and response of each row."""
         return [tag["seq_len"] for tag in self.batch.tags]
 
     @property
     def response_lengths(self) -> list[int]:
-        """Return the tokens of the response."""
+        """Return the number of tokens of the response of each row."""
         return [tag["response_len"] for tag in self.batch.tags]
 
     @property
     def groups(self) -> list[int]:
-        """Return the number of each row's prompt, from 0 on in the order in which they come."""
+        """Return the number of each row's prompt, from 0 in order of appearance."""
         number: dict[str, int] = {}
         return [number.setdefault(group_uid(key), len(number)) for key in self.batch.keys]
 
     def fetch(self, *names: str) -> dict[str, Any]:
-        """Return 0-padded ``(B, T)`` tokens, ``(B,)`` numbers, or lists. RuntimeError: no field."""
+        """Return fields by name: 0-padded ``(B, T)`` tensors, ``(B,)`` numbers, or lists.
+
+        Raises RuntimeError: a field is missing.
+        """
         data = self.fetch_present(*names)
         for name in names:
             if name not in data:
@@ -81,12 +84,12 @@ class TransferQueueStore:
         return data
 
     def fetch_present(self, *names: str) -> dict[str, Any]:
-        """Return those fields that there are, as :meth:`fetch` does."""
+        """Return the fields that exist, as :meth:`fetch` does."""
         data = _get(self.batch.keys, self.batch.partition_id, *names)
         return {name: _pad(data[name]) for name in names if name in data}
 
     def fetch_rows(self, *names: str) -> dict[str, list[torch.Tensor]]:
-        """Return fields of tokens, one tensor of the row's own length for each row."""
+        """Return fields of tokens by name, as one tensor without padding for each row."""
         data = _get(self.batch.keys, self.batch.partition_id, *names)
         return {name: list(data[name].unbind()) for name in names}
 
@@ -95,15 +98,16 @@ class TransferQueueStore:
         return fetch_reward_infos(self.keys, self.batch.partition_id)
 
     def write(self, **fields: torch.Tensor) -> KVBatchMeta:
-        """Write ``(B,)`` or responses' ``(B, T)`` values; return the rows with all their fields."""
+        """Write fields with a value for each row ``(B,)`` or each response token ``(B, T)``.
+
+        Return the rows with all their fields.
+        """
         data = TensorDict({}, batch_size=len(self))
         for name, value in fields.items():
-            rows = zip(value, self.batch.tags, strict=True)
-            data[name] = (
-                value
-                if value.dim() == 1
-                else _build_jagged([row[: tag["response_len"]] for row, tag in rows])
-            )
+            if value.dim() > 1:
+                rows = zip(value, self.batch.tags, strict=True)
+                value = _build_jagged([row[: tag["response_len"]] for row, tag in rows])
+            data[name] = value
         return tq.kv_batch_put(keys=self.keys, partition_id=self.batch.partition_id, fields=data)
 
     def select(self, rows: Sequence[int]) -> "TransferQueueStore":
@@ -126,7 +130,7 @@ class TransferQueueStore:
         multiple: int,
         end_token: int,
     ) -> Iterator["TransferQueueStore"]:
-        """Add rollouts and verl's padding, to a multiple of ``multiple`` rows, during the block.
+        """Add rollouts and verl's padding during the block, to a multiple of ``multiple`` rows.
 
         ``fields`` have a tensor for each rollout, ``prompts`` and ``responses`` among them.
         """
@@ -150,7 +154,7 @@ class TransferQueueStore:
             clear(batch.keys[len(self) :], batch.partition_id)
 
     def refuse_images(self, feature: str) -> None:
-        """Raise RuntimeError if a row has images or videos, which are not for ``feature``."""
+        """Raise RuntimeError if a row has images or videos, which ``feature`` does not support."""
         data = _get(self.batch.keys, self.batch.partition_id, _MULTI_MODAL)
         values = _list_values(data[_MULTI_MODAL]) if _MULTI_MODAL in data else []
         for key, value in zip(self.batch.keys, values, strict=False):
@@ -179,12 +183,12 @@ _ERROR = "prime_ext_error"
 
 
 async def report_error(uid: str, partition_id: str, error: str) -> None:
-    """Keep the error that ended a rollout of this prompt, for :func:`read_errors`."""
+    """Store the error that ended a rollout of this prompt, for :func:`read_errors`."""
     await tq.async_kv_put(key=uid, partition_id=partition_id, tag={_ERROR: error})
 
 
 def read_errors(partition_id: str, uids: Collection[str]) -> list[str]:
-    """Return the errors that ended rollouts of these prompts, one a prompt."""
+    """Return the errors that ended rollouts of these prompts, at most one for each prompt."""
     tags = (tq.kv_list(partition_id) or {}).get(partition_id, {})
     return [tags[uid][_ERROR] for uid in sorted(uids) if _ERROR in tags.get(uid, {})]
 
@@ -216,5 +220,5 @@ def find_cut_off(
 
 
 def clear(keys: Sequence[str], partition_id: str | None) -> None:
-    """Forget trajectories."""
+    """Delete trajectories from the store."""
     tq.kv_clear(partition_id=partition_id, keys=list(keys))

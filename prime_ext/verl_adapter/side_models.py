@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in the policy's worker processes in addition to it, with their checkpoints."""
+"""Models in the policy's worker processes in addition to the policy, with their checkpoints."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,13 @@ AVERAGE_GROUP = "avgpolicy"
 
 
 class SideModel:
-    """A model and others that only it reads, such as its reference.
+    """A model, with other models that only it uses, such as its reference.
 
-    ``models`` are by worker group, its own first. A model that changes has a ``checkpoint_folder``;
-    checkpoints that were ``saved_with`` other settings lack it.
+    Attributes:
+        models: configurations by worker group; the model itself is the first.
+        groups: the worker groups, once :meth:`attach` has been called.
+        checkpoint_folder: name of its folder in a checkpoint; empty for a model that never changes.
+        saved_with: the settings whose checkpoints lack that folder.
     """
 
     models: Mapping[str, TrainingWorkerConfig]
@@ -53,7 +56,7 @@ class SideModel:
         }
 
     def attach(self, actor_group: RayWorkerGroup) -> None:
-        """Take the handles out of the policy's worker group and build the engines."""
+        """Get the worker groups from the policy's worker group, and build the engines."""
         self.groups = actor_group.spawn(prefix_set=set(self.models))
         for name in self.models:
             self.groups[name].reset()
@@ -64,23 +67,23 @@ class SideModel:
         return self.groups[next(iter(self.models))]
 
     def save(self, folder: str, global_step: int) -> None:
-        """Save what changes in a folder of its own inside of the checkpoint's."""
+        """Save the model itself in its folder of the checkpoint."""
         self.group.save_checkpoint(
             os.path.join(folder, self.checkpoint_folder), global_step=global_step
         )
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError where it is missing."""
-        own = os.path.join(folder, self.checkpoint_folder)
-        if not os.path.isdir(own):
+        model_folder = os.path.join(folder, self.checkpoint_folder)
+        if not os.path.isdir(model_folder):
             raise FileNotFoundError(
-                f"the checkpoint has no {own}; it was saved with {self.saved_with}"
+                f"the checkpoint has no {model_folder}; it was saved with {self.saved_with}"
             )
-        self.group.load_checkpoint(local_path=own, del_local_after_load=delete_after_load)
+        self.group.load_checkpoint(local_path=model_folder, del_local_after_load=delete_after_load)
 
 
 def share_rows(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Divide rows over ranks by verl's estimate of their work, as many to each."""
+    """Divide rows over ranks by verl's estimate of their work, equally many to each."""
     workload = calculate_workload(torch.tensor(lengths, dtype=torch.int64))
     return get_seqlen_balanced_partitions(workload, k_partitions=ranks, equal_size=True)
 
@@ -124,10 +127,7 @@ def _average(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 class PRMModels(SideModel):
-    """The PRM and, if it is a model of its own, its reference, in the policy's worker processes.
-
-    ``models`` are the configurations of their workers.
-    """
+    """The PRM and, if that is another model, its reference, in the policy's worker processes."""
 
     def __init__(self, prm: FrozenPRM, models: Mapping[str, TrainingWorkerConfig]):
         self.prm = prm
@@ -150,7 +150,7 @@ class PRMModels(SideModel):
         }
 
     def attach(self, actor_group: RayWorkerGroup) -> None:
-        """Take handles out of the policy's worker group, build engines, and set the PRM's loss."""
+        """Get the worker groups, build the engines, and set the PRM's loss."""
         super().attach(actor_group)
         prm = self.prm
         prm.workers = WorkerGroup(self.groups[PRM_GROUP])

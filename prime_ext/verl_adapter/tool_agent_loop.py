@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's tool agent loop for untrusted tools: ``default_agent_loop=bounded_tool_agent``.
 
-verl waits for a tool as long as it takes, and gives the policy whatever it returns. Here a call has
-a time limit, even if it blocks its thread; its answer opens or closes no turn; and a trajectory
-counts what became of its calls in ``extra_fields["tool_calls"]``. For another time limit,
-``rollout.agent.agent_loop_config_path``:
+verl waits for a tool without a limit, and passes its answer to the policy unchanged. Here a call
+has a time limit, even if it blocks its thread; its answer cannot open or close a turn; and
+``extra_fields["tool_calls"]`` of a trajectory counts the outcomes of its calls. To change the time
+limit, name a file with this content in ``rollout.agent.agent_loop_config_path``:
 
     - name: bounded_tool_agent
       _target_: prime_ext.verl_adapter.tool_agent_loop.BoundedToolAgentLoop
@@ -31,9 +31,9 @@ from prime_ext.verl_adapter.patches import tool_parser
 LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
-# Calls; those with an unknown tool, arguments not JSON, a tool error or no answer in time; answers
-# cut, and cleaned; and texts between the marks of a call that verl's parser could not read, which
-# are not calls.
+# All calls; calls with an unknown tool, with arguments that are not JSON, with an error of the
+# tool, without an answer in time; answers cut, and cleaned. The last are not calls: texts between
+# the marks of a call that verl's parser could not read.
 COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned", "undecoded")
 FAILED = ("unknown", "no_json", "raised", "timeout")
 # Threads of one tool that may hang forever; after that it is not called any more.
@@ -106,7 +106,8 @@ def clean(text: str, tokens: re.Pattern[str] | None) -> str:
 
 
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# Of all trajectories. By id, with the tool itself, because verl's function tools cannot be hashed.
+# Threads of all trajectories by the tool's id, since verl's function tools cannot be hashed. The
+# tool is kept, so that no other object gets its id.
 _threads: dict[int, tuple[Any, ToolThread]] = {}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines of one worker process by role, and moves of weights from one to another."""
+"""The engines of one worker process by role, and averages of their weights."""
 
 import torch
 from verl.utils.device import get_torch_device
@@ -26,7 +26,7 @@ def get_engine(role: str) -> BaseEngine:
 
 @torch.no_grad()
 def average_weights(source: BaseEngine, target: BaseEngine, decay: float) -> None:
-    """target <- decay * target + (1 - decay) * source, shard by shard; with decay 0 a plain copy.
+    """Set target = decay * target + (1 - decay) * source by shards; decay 0 copies the source.
 
     Both are FSDP engines of one architecture and sharding, of any dtype and device. Raises
     RuntimeError, and changes nothing, where names or shapes of the shards differ.

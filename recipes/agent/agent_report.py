@@ -13,7 +13,7 @@ from recipes.agent.calculator_task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE,
 from recipes.agent.play import Episode, measure_failed_calls, play
 from recipes.command_line import read_options
 from recipes.figures import ORANGE, draw_smoothed
-from recipes.quickstart.evaluate import Piece, ScoredResponse, score_tokens
+from recipes.quickstart.evaluate import Piece, RewardedResponse, score_tokens
 from recipes.quickstart.run_report import describe_results, read_run, report_run
 
 
@@ -23,35 +23,35 @@ def score_episode(
     tokenizer: PreTrainedTokenizerBase,
     episode: Episode,
     beta: float,
-) -> ScoredResponse:
+) -> RewardedResponse:
     """Sum the process rewards over the policy's tokens of each turn."""
     reward_T = score_tokens(prm, reference, episode.prompt_ids, episode.response_ids, beta)
     turns: list[Piece] = []
     first = 0
-    own = episode.own
-    for place in range(1, len(own) + 1):
-        if place < len(own) and own[place] == own[first]:
+    is_policy = episode.is_policy
+    for position in range(1, len(is_policy) + 1):
+        if position < len(is_policy) and is_policy[position] == is_policy[first]:
             continue
-        text = tokenizer.decode(episode.response_ids[first:place], skip_special_tokens=True)
-        for part in (CALL_OPEN, CALL_CLOSE, ANSWER_OPEN, ANSWER_CLOSE):
-            text = text.replace(part, "")
-        if own[first]:
-            reward = sum(reward_T[first:place])
+        text = tokenizer.decode(episode.response_ids[first:position], skip_special_tokens=True)
+        for marker in (CALL_OPEN, CALL_CLOSE, ANSWER_OPEN, ANSWER_CLOSE):
+            text = text.replace(marker, "")
+        if is_policy[first]:
+            reward = sum(reward_T[first:position])
             turns.append(Piece(text, reward))
         else:
             failed = text.startswith("Error")
             if turns and "took too long" not in text:
                 turns[-1] = turns[-1]._replace(right=not failed)
             turns.append(Piece(text, None))
-        first = place
-    return ScoredResponse(episode.problem, episode.text, episode.right, turns)
+        first = position
+    return RewardedResponse(episode.problem, episode.text, episode.right, turns)
 
 
 def report(run_dir: Path) -> dict[str, Any]:
     """Write the two files of the run and return the summary."""
     run = read_run(run_dir)
 
-    def score(folder, name, problems, prm, reference, tokenizer, beta) -> list[ScoredResponse]:
+    def score(folder, name, problems, prm, reference, tokenizer, beta) -> list[RewardedResponse]:
         episodes = play(
             folder, problems, seed=int(run.settings["SEED"]) + 1, temperature=1.0, name=name
         )
@@ -73,8 +73,8 @@ def report(run_dir: Path) -> dict[str, Any]:
     return report_run(run, title, score, 300, draw_calls, {"calls": calls})
 
 
-def text(run_dir: Path, summary: dict[str, Any]) -> str:
-    """Write what a reader should know about the run, in a few lines."""
+def format_report(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Format a report on the run for readers, in a few lines."""
     before, after = (
         f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %"
         for calls in summary["calls"].values()
@@ -92,4 +92,4 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     options = read_options(__doc__, "run-dir")
-    print(text(options["run_dir"], report(options["run_dir"])))
+    print(format_report(options["run_dir"], report(options["run_dir"])))

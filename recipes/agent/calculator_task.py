@@ -26,8 +26,8 @@ from typing import NamedTuple
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
-from prime_ext.verl_adapter.tools.calculator_tool import SCHEMA, TIMED_OUT, Refused, calculate
 from prime_ext.tasks.last_digit_chain import error_probability, get_split
+from prime_ext.verl_adapter.tools.calculator_tool import SCHEMA, TIMED_OUT, Refused, calculate
 from recipes.quickstart import small_model as quickstart_model
 
 DATA_SOURCE = "prime_ext/calculator_chain"

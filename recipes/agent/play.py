@@ -29,13 +29,13 @@ from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
 from prime_ext.generate.local_model import find_model
-from prime_ext.verl_adapter.tools.calculator_tool import FIELD as OUTCOMES_FIELD
-from prime_ext.verl_adapter.tools.calculator_tool import OUTCOMES
 from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
 from prime_ext.verl_adapter.cpu.seeded_loop import SeededToolAgentLoop
 from prime_ext.verl_adapter.tool_agent_loop import FAILED
 from prime_ext.verl_adapter.tool_agent_loop import FIELD as CALLS
+from prime_ext.verl_adapter.tools.calculator_tool import FIELD as OUTCOMES_FIELD
+from prime_ext.verl_adapter.tools.calculator_tool import OUTCOMES
 from recipes.quickstart.evaluate import (
     HeldOutProblem,
     accuracy,
@@ -43,7 +43,7 @@ from recipes.quickstart.evaluate import (
     load_problems,
     write_evaluation,
 )
-from recipes.run_statistics import series
+from recipes.run_statistics import get_curve
 
 TOOLS = Path(__file__).parent / "tools.yaml"
 OVERRIDES = Path(__file__).parent / "rollout.txt"
@@ -55,7 +55,7 @@ class Episode(NamedTuple):
     problem: HeldOutProblem
     prompt_ids: list[int]
     response_ids: list[int]
-    own: list[bool]  # tokens of the response that are the policy's
+    is_policy: list[bool]  # tokens of the response that are the policy's
     text: str
     right: bool
     calls: int
@@ -111,7 +111,7 @@ def play(
             problem,
             list(output.prompt_ids),
             list(output.response_ids),
-            own=[bool(flag) for flag in output.response_mask],
+            is_policy=[bool(flag) for flag in output.response_mask],
             text=text,
             right=outcome_reward(text, problem.ground_truth) == 1.0,
             calls=counts.get("calls", 0),
@@ -135,7 +135,7 @@ def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
         **accuracy([episode.right for episode in episodes]),
         "calls_per_episode": calls / len(episodes),
         "failed_calls": sum(episode.failed for episode in episodes) / calls if calls else 0.0,
-        "tokens_per_episode": float(np.mean([sum(episode.own) for episode in episodes])),
+        "tokens_per_episode": float(np.mean([sum(episode.is_policy) for episode in episodes])),
     }
 
 
@@ -143,7 +143,7 @@ def measure_failed_calls(
     metrics: Mapping[int, Mapping[str, float]],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps, and the share of calls of the calculator that had no result."""
-    counts = {name: series(metrics, f"agent/{OUTCOMES_FIELD}/{name}") for name in OUTCOMES}
+    counts = {name: get_curve(metrics, f"agent/{OUTCOMES_FIELD}/{name}") for name in OUTCOMES}
     every_S = np.sum([values for _, values in counts.values()], axis=0)
     return counts["result"][0], 1 - counts["result"][1] / np.maximum(every_S, 1e-9)
 

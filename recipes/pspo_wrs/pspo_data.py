@@ -98,7 +98,8 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
 
     Splits are those of ``prime_ext.tasks.last_digit_chain``. If problems must be ``unique``, short
     ones run out first: ``test`` has some 60, 260 and 1,000 problems of three, four and five
-    operations. ``ValueError``: more than half of the different problems are wanted.
+    operations. ``ValueError``: more than half of the different
+    problems are requested.
     """
     low, high = SPLITS[split]
     existing = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100
@@ -161,13 +162,13 @@ def check_steps(prompt: str, response: str) -> list[Step]:
     return steps
 
 
-def write_solution(
+def compose_solution(
     problem: ChainProblem,
     misconceptions: dict[tuple[int, str, int], Misconception],
     rng: random.Random,
     slips: float = 0.0,
 ) -> str:
-    """Write a solution with misconceptions, which carries on from wrong values without noticing.
+    """Compose a solution with misconceptions, which carries on from wrong values without noticing.
 
     ``slips`` is the probability that a step goes wrong in some way other than a misconception.
     """
@@ -211,7 +212,7 @@ def sft_rows(problems: list[ChainProblem], seed: int) -> list[dict]:
     """
     misconceptions = draw_misconceptions(MEAN_ERROR, MISCONCEPTION_SEED)
     rng = random.Random(f"demonstrations-{seed}")
-    solutions = [(problem, write_solution(problem, misconceptions, rng)) for problem in problems]
+    solutions = [(problem, compose_solution(problem, misconceptions, rng)) for problem in problems]
     return [
         conversation(problem, {"role": "assistant", "content": solution})
         for problem, solution in solutions
@@ -228,7 +229,7 @@ def label_chains(problems: list[ChainProblem], labeler: str, seed: int) -> list[
     rows = []
     for problem in problems:
         steps = check_steps(
-            problem.prompt, write_solution(problem, rng.choice(writers), rng, LABELED_SLIPS)
+            problem.prompt, compose_solution(problem, rng.choice(writers), rng, LABELED_SLIPS)
         )
         labels = [LABELS[labeler][step.kind] for step in steps]
         rows.append(

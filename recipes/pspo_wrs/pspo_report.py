@@ -14,8 +14,13 @@ from prime_ext.utils.files import read_json, write_json
 from recipes.command_line import read_options
 from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, make_figure, save
 from recipes.pspo_wrs.measure import KINDS, LONG
-from recipes.quickstart.run_report import describe_run, gain, write_gain, write_seconds
-from recipes.run_statistics import run_metrics, series
+from recipes.quickstart.run_report import (
+    compare_accuracies,
+    describe_run,
+    format_gain,
+    format_seconds,
+)
+from recipes.run_statistics import get_curve, run_metrics
 
 MOST_BARS = 16
 
@@ -32,8 +37,8 @@ def describe_policy(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def text(run_dir: Path, summary: dict[str, Any]) -> str:
-    """Write what a reader should know about the run."""
+def format_report(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Format a report on the run for readers."""
     rm = summary["step_rm"]
     before, after = (describe_policy(summary[when]) for when in ("before", "after"))
     lines = [
@@ -48,10 +53,10 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
             f" {summary['training_steps']} training steps, one seed (± standard error over"
             " problems, which leaves out that of seeds); no gold answer was used in training:"
         ),
-        write_gain("accuracy", summary["accuracy"]),
+        format_gain("accuracy", summary["accuracy"]),
         f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}",
         *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before),
-        write_seconds(summary),
+        format_seconds(summary),
         (
             f"Everything is in {run_dir}: summary.json, steps.png, metrics.jsonl, step_rm_honest/"
             " (the step reward model),"
@@ -86,7 +91,7 @@ def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, An
         (curve, "pspo/n_steps/mean", BLUE, "steps of a response", "Steps over the training"),
         (right, "pspo/acc", ORANGE, "accuracy", "Accuracy over the training (not rewarded)"),
     ):
-        draw_smoothed(axis, *series(metrics, key), color, width=5)
+        draw_smoothed(axis, *get_curve(metrics, key), color, width=5)
         axis.set(
             xlabel="training step",
             ylabel=f"{name}, mean of the rollouts",
@@ -105,7 +110,7 @@ def report(run_dir: Path) -> dict[str, Any]:
     results = {when: read_json(run_dir / f"{when}.json") for when in ("before", "after")}
     test = read_json(run_dir / "step_rm_honest" / "results.json")["test"]
     summary = {
-        "accuracy": gain(results["before"], results["after"]),
+        "accuracy": compare_accuracies(results["before"], results["after"]),
         **{
             when: {name: result[name] for name in ("steps", "cut_off", "score")}
             for when, result in results.items()
@@ -123,4 +128,4 @@ def report(run_dir: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     options = read_options(__doc__, "run-dir")
-    print(text(options["run_dir"], report(options["run_dir"])))
+    print(format_report(options["run_dir"], report(options["run_dir"])))

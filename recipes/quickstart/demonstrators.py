@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demonstrators of the quickstart's task, and the rule that checks steps.
 
-The warm start imitates noisy demonstrators. Every fact ``a op b`` has a probability of error, drawn
-from a Beta distribution with the wanted mean, and one fixed wrong result, from which the
-demonstrator goes on. A model trained on this has systematic misconceptions, which reinforcement
+The warm start imitates noisy demonstrators. Every fact ``a op b`` has a probability of error,
+drawn from a Beta distribution with a given mean, and one fixed wrong result, from which the
+demonstrator continues. A model trained on this has systematic misconceptions, which reinforcement
 learning can mend.
 """
 
@@ -48,7 +48,7 @@ def demonstrate(
     misconceptions: dict[tuple[int, str, int], Misconception],
     rng: random.Random,
 ) -> str:
-    """Write the response of a noisy demonstrator, who goes on from a wrong value."""
+    """Write the response of a noisy demonstrator, who continues from a wrong value."""
     value = problem.start
     parts = []
     for operator, operand in problem.operations:

@@ -123,7 +123,7 @@ def respond(
 def accuracy(right: Sequence[bool]) -> dict[str, Any]:
     """Return accuracy, standard error sqrt(p (1 - p) / n), n, and ``outcomes``, a 1 or 0 each."""
     share = sum(right) / len(right)
-    outcomes = "".join("1" if one else "0" for one in right)
+    outcomes = "".join("1" if is_right else "0" for is_right in right)
     error = math.sqrt(share * (1 - share) / len(right))
     return {"accuracy": share, "standard_error": error, "n": len(right), "outcomes": outcomes}
 
@@ -167,7 +167,7 @@ class Piece(NamedTuple):
     right: bool | None = None
 
 
-class ScoredResponse(NamedTuple):
+class RewardedResponse(NamedTuple):
     """A response and its pieces with process rewards."""
 
     problem: HeldOutProblem
@@ -207,7 +207,7 @@ def score_response(
     problem: HeldOutProblem,
     response: EvaluatedResponse,
     beta: float,
-) -> ScoredResponse:
+) -> RewardedResponse:
     """Score every token of a response; the digit of its result decides a step."""
     names = tokenizer.convert_ids_to_tokens(response.token_ids)
     # Special tokens have no text of their own in the response; <eos> is shown under its name.
@@ -224,11 +224,14 @@ def score_response(
     rewards = score_tokens(
         prm, reference, prompt_token_ids(tokenizer, problem.prompt), response.token_ids, beta
     )
-    return ScoredResponse(
+    return RewardedResponse(
         problem,
         response.text,
         task.outcome_reward(response.text, problem.ground_truth) == 1.0,
-        [Piece(name, rewards[place], right.get(place)) for place, name in enumerate(names)],
+        [
+            Piece(name, rewards[position], right.get(position))
+            for position, name in enumerate(names)
+        ],
     )
 
 
@@ -239,7 +242,7 @@ def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float | 
     return count_pairs(score_N, label_N, torch.zeros(len(right), dtype=torch.long)).accuracy
 
 
-def step_statistics(responses: Sequence[ScoredResponse]) -> dict[str, Any]:
+def step_statistics(responses: Sequence[RewardedResponse]) -> dict[str, Any]:
     """Measure how well process rewards separate right from wrong steps (``auc``).
 
     The PRM never saw a label of a step. ``outcome_auc`` compares the sums over right and wrong
@@ -303,7 +306,7 @@ def evaluate(
 
 
 def write_evaluation(description: str | None, evaluate: Callable[..., dict[str, Any]]) -> None:
-    """Evaluate what the command line names, write the result and print its numbers."""
+    """Evaluate with the options of the command line, write the result and print its numbers."""
     options = read_options(description, "model", "data", "output", "limit", "seed")
     output = options.pop("output")
     result = evaluate(**options)

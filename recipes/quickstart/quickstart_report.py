@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from prime_ext.utils.files import read_json
 from recipes.command_line import read_options
-from recipes.quickstart.evaluate import ScoredResponse, load_model, respond, score_response
+from recipes.quickstart.evaluate import RewardedResponse, load_model, respond, score_response
 from recipes.quickstart.run_report import describe_results, read_run, report_run
-from recipes.run_statistics import standard_errors, write_mean
+from recipes.run_statistics import format_mean, standard_errors
 
 # Stored runs of the study `comparison`, on the quickstart's task with these settings and seeds.
 COMPARISON = Path(__file__).parents[1] / "studies" / "results" / "comparison.json"
@@ -52,7 +52,7 @@ def draw_stored_runs(axis: Axes, stored: dict[str, list[dict[str, Any]]]) -> Non
 def compare_method(name: str, stored: dict[str, list[dict[str, Any]]]) -> str:
     """Describe the accuracy of a stored method on this task, and the cost of its steps."""
     ends, baseline = ([run["end"] for run in stored[method]] for method in (name, "rloo"))
-    accuracy = write_mean([end["accuracy"] for end in ends], 100, 1)
+    accuracy = format_mean([end["accuracy"] for end in ends], 100, 1)
     cost = sum(end["seconds_per_step"] for end in ends) / sum(
         end["seconds_per_step"] for end in baseline
     )
@@ -68,7 +68,7 @@ def report(run_dir: Path) -> dict[str, Any]:
     same_task = all(run.settings.get(name, value) == value for name, value in TASK_SETTINGS.items())
     stored = read_stored_runs() if same_task else {}
 
-    def score(folder, name, problems, prm, reference, tokenizer, beta) -> list[ScoredResponse]:
+    def score(folder, name, problems, prm, reference, tokenizer, beta) -> list[RewardedResponse]:
         options = {"temperature": 1.0, "seed": int(run.settings["SEED"]), "description": name}
         responses = respond(load_model(folder)[0], tokenizer, problems, **options)
         both = zip(problems, responses, strict=True)
@@ -88,8 +88,8 @@ def report(run_dir: Path) -> dict[str, Any]:
     )
 
 
-def text(run_dir: Path, summary: dict[str, Any]) -> str:
-    """Write what a reader should know about the run, in a few lines."""
+def format_report(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Format a report on the run for readers, in a few lines."""
     lines = [
         (
             "The model starts low by design: it imitated demonstrators with systematic"
@@ -111,4 +111,4 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     options = read_options(__doc__, "run-dir")
-    print(text(options["run_dir"], report(options["run_dir"])))
+    print(format_report(options["run_dir"], report(options["run_dir"])))

@@ -38,13 +38,13 @@ LEARNING_RATE = 3e-3
 def examples(
     conversations: list[list[dict[str, str]]], tokenizer: PreTrainedTokenizerFast
 ) -> list[dict[str, list[int]]]:
-    """Tokenize conversations; only what the assistant wrote has labels.
+    """Tokenize conversations; only messages of the assistant have labels.
 
     The chat templates render each message on its own, so the parts join to the complete
     conversation.
     """
     messages = [[message] for conversation in conversations for message in conversation]
-    parts = iter(
+    encoded = iter(
         tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"]
     )
     rows = []
@@ -52,9 +52,13 @@ def examples(
         ids: list[int] = []
         labels: list[int] = []
         for message in conversation:
-            part = next(parts)
-            ids += part
-            labels += part if message["role"] == "assistant" else [IGNORED_LABEL] * len(part)
+            message_ids = next(encoded)
+            ids += message_ids
+            labels += (
+                message_ids
+                if message["role"] == "assistant"
+                else [IGNORED_LABEL] * len(message_ids)
+            )
         rows.append({"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels})
     return rows
 

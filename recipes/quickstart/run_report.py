@@ -13,14 +13,14 @@ from prime_ext.config.variant import METHODS, variant_line
 from prime_ext.generate.prm_description import versions
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, make_figure, save
-from recipes.quickstart.evaluate import ScoredResponse, load_model, load_problems, step_statistics
+from recipes.quickstart.evaluate import RewardedResponse, load_model, load_problems, step_statistics
 from recipes.run_statistics import (
     PAIR_ACCURACY,
+    get_curve,
     get_paired_error,
     read_seconds,
     read_settings,
     run_metrics,
-    series,
 )
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
@@ -53,7 +53,7 @@ def read_run(folder: Path) -> ReportedRun:
     return ReportedRun(folder, metrics, before, after, read_settings(folder / "settings.txt"))
 
 
-def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def compare_accuracies(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the accuracies of two evaluations of the same problems, with standard errors."""
     return {
         "accuracy_before": before["accuracy"],
@@ -67,8 +67,8 @@ def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_gain(name: str, compared: Mapping[str, Any]) -> str:
-    """Write what :func:`gain` returns on one line."""
+def format_gain(name: str, compared: Mapping[str, Any]) -> str:
+    """Format the result of :func:`compare_accuracies` as one line."""
     error = compared["standard_error"]
     return (
         f"  {name:<14}  {100 * compared['accuracy_before']:5.1f} ± {100 * error['before']:.1f} % "
@@ -87,9 +87,9 @@ def describe_run(folder: Path) -> dict[str, Any]:
 
 
 def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[str]) -> str:
-    """Write what a reader should know about a run of PRIME, with some lines about its task."""
+    """Format a report on a run of PRIME for readers, with some lines about its task."""
     auc = {
-        policy: [write_number(row[name], ".2f") for name in ("outcome_auc", "auc")]
+        policy: [format_number(row[name], ".2f") for name in ("outcome_auc", "auc")]
         for policy, row in summary["process_rewards"].items()
     }
     return "\n".join(
@@ -101,8 +101,8 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
                 " standard error over"
                 " problems, which leaves out that of seeds):"
             ),
-            write_gain("temperature 1", summary),
-            write_gain("greedy", summary["greedy"]),
+            format_gain("temperature 1", summary),
+            format_gain("greedy", summary["greedy"]),
             *lines,
             (
                 "The PRM ranks right above wrong answers, and right above wrong steps, with"
@@ -113,7 +113,7 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
                 for policy, (answers, steps) in auc.items()
             ),
             "No label of a step was ever shown to it.",
-            write_seconds(summary),
+            format_seconds(summary),
             (
                 f"Everything is in {run_dir}: summary.json, metrics.jsonl, learning_curve.png,"
                 " transcripts.html"
@@ -127,8 +127,8 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
     )
 
 
-def write_seconds(summary: Mapping[str, Any]) -> str:
-    """Write the seconds of the phases on one line."""
+def format_seconds(summary: Mapping[str, Any]) -> str:
+    """Format the seconds of the phases as one line."""
     return "Seconds: " + ", ".join(
         f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()
     )
@@ -137,7 +137,7 @@ def write_seconds(summary: Mapping[str, Any]) -> str:
 def report_run(
     run: ReportedRun,
     title: str,
-    score: Callable[..., list[ScoredResponse]],
+    score: Callable[..., list[RewardedResponse]],
     n_problems: int,
     draw_more: Callable[[Axes, Axes], None],
     more: Mapping[str, Any],
@@ -162,8 +162,8 @@ def report_run(
         scored = score(run.folder / folder, name, problems, prm, reference, tokenizer, beta)
         statistics[name] = step_statistics(scored)
     summary = {
-        **gain(run.before["temperature_1"], run.after["temperature_1"]),
-        "greedy": gain(run.before["greedy"], run.after["greedy"]),
+        **compare_accuracies(run.before["temperature_1"], run.after["temperature_1"]),
+        "greedy": compare_accuracies(run.before["greedy"], run.after["greedy"]),
         "method": method,
         "variant": variant_line(config),
         "n_problems": run.after["n_problems"],
@@ -186,7 +186,7 @@ def plot_learning_curve(
     top, bottom = axes[:, 0]
     last = max(run.metrics)
     label = "training rollouts, before the filter (mean of 10 steps)"
-    draw_smoothed(top, *series(run.metrics, TRAIN_ACCURACY), BLUE, label=label)
+    draw_smoothed(top, *get_curve(run.metrics, TRAIN_ACCURACY), BLUE, label=label)
     for name, shade, marker in DECODINGS:
         accuracies = [result[name]["accuracy"] for result in (run.before, run.after)]
         errors = [2 * result[name]["standard_error"] for result in (run.before, run.after)]
@@ -215,7 +215,7 @@ def plot_learning_curve(
             top.annotate(f"{100 * accuracy:.1f} %", (x, accuracy), xytext=offset, **style)
     if PAIR_ACCURACY in run.metrics[last]:
         label = "PRM: pairs of the same problem in the right order (mean of 10 steps)"
-        draw_smoothed(bottom, *series(run.metrics, PAIR_ACCURACY), BLUE, label=label)
+        draw_smoothed(bottom, *get_curve(run.metrics, PAIR_ACCURACY), BLUE, label=label)
     draw_more(top, bottom)
     bottom.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
     top.set(ylim=(0, 1.02), ylabel="accuracy", title=title)
@@ -226,6 +226,6 @@ def plot_learning_curve(
     save(figure, run.folder / "learning_curve.png", dpi=150)
 
 
-def write_number(value: float | None, form: str = ".3f") -> str:
-    """Write a number, or a dash where there is none."""
+def format_number(value: float | None, form: str = ".3f") -> str:
+    """Format a number, or a dash where there is none."""
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else format(value, form)

@@ -73,7 +73,7 @@ def write_step_rm(folder: Path) -> None:
 
 
 def prepare(family: str, folder: Path, tools: bool = False) -> None:
-    """Write what a run of ``prime`` or ``pspo`` reads, where it is not there yet."""
+    """Write the missing inputs of a run of ``prime`` or ``pspo``."""
     write_model(folder / "model", tools)
     if not (folder / "val.parquet").exists():
         for name, size in {"train": 64, "val": 4}.items():

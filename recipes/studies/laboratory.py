@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, logging
 
 from examples.minimal_prime import (
     ChainTask,
+    PRMOutputs,
     Rollouts,
-    Scores,
     TextTask,
     Trainer,
     build_settings,
@@ -98,7 +98,7 @@ class StudyTrainer(Trainer):
             outcome_B=torch.where(flipped_B, 1 - batch.outcome_B, batch.outcome_B)
         )
 
-    def learn_and_score(self, batch: Rollouts) -> tuple[float, Scores]:
+    def learn_and_score(self, batch: Rollouts) -> tuple[float, PRMOutputs]:
         if self.shuffled:
             order_B = torch.randperm(len(batch.outcome_B), generator=self.prm_rng)
             batch = batch._replace(outcome_B=batch.outcome_B[order_B])

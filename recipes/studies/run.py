@@ -42,7 +42,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.generate.prm_description import versions
 from prime_ext.utils.files import write_text
 from recipes.studies import laboratory
-from recipes.studies.study_report import Study, get_seeds, read_results, read_study, write_table
+from recipes.studies.study_report import Study, format_table, get_seeds, read_results, read_study
 
 # Return a run, with its "curve" and "end", of a method, its words and a seed.
 Trainer = Callable[[str, Sequence[str], int], dict[str, Any]]
@@ -136,7 +136,7 @@ def main() -> None:
     write_text(
         path, json.dumps(results, separators=(",", ":")).replace('{"curve"', '\n{"curve"') + "\n"
     )
-    print(f"{path}:\n\n{write_table(study, read_results(study, path))}")
+    print(f"{path}:\n\n{format_table(study, read_results(study, path))}")
 
 
 if __name__ == "__main__":

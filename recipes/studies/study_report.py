@@ -19,7 +19,7 @@ import yaml
 
 from prime_ext.utils.files import read_json
 from prime_ext.utils.report_page import markdown_table
-from recipes.run_statistics import find_crossing, mean_and_error, write_mean
+from recipes.run_statistics import find_crossing, format_mean, mean_and_error
 
 FOLDER = Path(__file__).parent
 MEASURES = {"pair_accuracy": "pair accuracy", "gate": "gate", "step_auc": "AUC of steps"}
@@ -29,14 +29,14 @@ Runs = dict[int, dict[str, Any]]
 
 
 class Arrival(NamedTuple):
-    """The place where a run reaches an accuracy; the end of its curve if it does not."""
+    """Point of a curve where a run reaches an accuracy; the end of the curve if it does not."""
 
-    place: float
+    position: float
     arrived: bool
 
 
 class Method(NamedTuple):
-    """A method: what it ran with (the best of its candidates), and its runs."""
+    """A method: the words of its best candidate, and its runs."""
 
     words: list[str]
     runs: Runs
@@ -77,22 +77,22 @@ def read_results(study: Study, path: Path | None = None) -> dict[str, Method]:
     return results
 
 
-def arrivals(runs: Runs, axis: str, accuracy: float) -> dict[int, Arrival]:
+def find_arrivals(runs: Runs, axis: str, accuracy: float) -> dict[int, Arrival]:
     """Return where each run first reaches the accuracy, on the linearly interpolated curve."""
-    places = {
+    positions = {
         seed: find_crossing(run["curve"][axis], run["curve"]["accuracy"], accuracy)
         for seed, run in runs.items()
     }
     return {
         seed: Arrival(runs[seed]["curve"][axis][-1], False)
-        if place is None
-        else Arrival(place, True)
-        for seed, place in places.items()
+        if position is None
+        else Arrival(position, True)
+        for seed, position in positions.items()
     }
 
 
-def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | None) -> str:
-    """Write the mean over seeds and, in brackets, the method's speed-up over the baseline.
+def format_ratio(reached: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | None) -> str:
+    """Format the mean over seeds and, in brackets, the method's speed-up over the baseline.
 
     The speed-up is the geometric mean of the ratios over the seeds of both, with the standard error
     of its logarithm and the pairs in which the method is ahead. Pairs in which neither arrives do
@@ -100,14 +100,14 @@ def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | No
     It makes the ratio a bound as well: ``>`` if only baselines did not arrive, ``<`` if only runs
     of the method, ``?`` if some of each.
     """
-    mean = float(np.mean([arrival.place for arrival in own.values()]))
-    late = "" if all(arrival.arrived for arrival in own.values()) else ">"
+    mean = float(np.mean([arrival.position for arrival in reached.values()]))
+    late = "" if all(arrival.arrived for arrival in reached.values()) else ">"
     text = f"{late}{mean:,.{0 if mean >= 100 else 1}f}"
-    pairs = [(baseline[seed], own[seed]) for seed in baseline or () if seed in own]
+    pairs = [(baseline[seed], reached[seed]) for seed in baseline or () if seed in reached]
     pairs = [(first, second) for first, second in pairs if first.arrived or second.arrived]
     if not pairs:
         return text
-    logs = [math.log(first.place / second.place) for first, second in pairs]
+    logs = [math.log(first.position / second.position) for first, second in pairs]
     late_baseline = not all(first.arrived for first, _ in pairs)
     late_own = not all(second.arrived for _, second in pairs)
     bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[
@@ -120,25 +120,25 @@ def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | No
     )
 
 
-def write_arrivals(own: Mapping[int, Arrival], digits: int) -> str:
-    """Write the mean and its standard error over the runs that arrived."""
-    places = [arrival.place for arrival in own.values() if arrival.arrived]
-    partial = f" ({len(places)} of {len(own)} runs)" if len(places) < len(own) else ""
-    return write_mean(places, digits=digits) + partial if places else "never"
+def format_arrivals(reached: Mapping[int, Arrival], digits: int) -> str:
+    """Format the mean and its standard error over the runs that arrived."""
+    positions = [arrival.position for arrival in reached.values() if arrival.arrived]
+    partial = f" ({len(positions)} of {len(reached)} runs)" if len(positions) < len(reached) else ""
+    return format_mean(positions, digits=digits) + partial if positions else "never"
 
 
-def write_difference(runs: Runs, baseline: Runs, key: str) -> str:
-    """Write the mean final difference from the baseline, paired by seed; accuracies in points."""
+def format_difference(runs: Runs, baseline: Runs, key: str) -> str:
+    """Format the mean final difference from the baseline by seed; accuracies are in points."""
     factor, digits = (100, 1) if key == "accuracy" else (1, 2)
     pairs = [
         run["end"][key] - baseline[seed]["end"][key]
         for seed, run in runs.items()
         if seed in baseline
     ]
-    return write_mean(pairs, factor, digits) if pairs else "-"
+    return format_mean(pairs, factor, digits) if pairs else "-"
 
 
-def write_row(
+def format_row(
     study: Study, results: Mapping[str, Method], method: str, baseline: str
 ) -> dict[str, str]:
     """Return the cells of a method by the names of their columns."""
@@ -148,18 +148,20 @@ def write_row(
     row = {"seeds": str(len(runs))}
     for axis in table.get("ratios", []):
         for accuracy in table["accuracies"]:
-            other = None if method == baseline else arrivals(baseline_runs, axis, accuracy)
-            row[f"{axis} to {accuracy:.0%}"] = write_ratio(arrivals(runs, axis, accuracy), other)
+            other = None if method == baseline else find_arrivals(baseline_runs, axis, accuracy)
+            row[f"{axis} to {accuracy:.0%}"] = format_ratio(
+                find_arrivals(runs, axis, accuracy), other
+            )
     for name, (key, factor, digits) in table.get("end", {}).items():
         values = [run["end"][key] for run in runs.values()]
-        row[name] = "-" if None in values else write_mean(values, factor, digits)
+        row[name] = "-" if None in values else format_mean(values, factor, digits)
     if key := table.get("difference"):
-        difference = "-" if method == baseline else write_difference(runs, baseline_runs, key)
+        difference = "-" if method == baseline else format_difference(runs, baseline_runs, key)
         row[f"{key.replace('_', ' ')} minus {study['labels'][baseline]}"] = difference
     for axis in table.get("arrivals", []):
         for accuracy in table["accuracies"]:
-            arrived = arrivals(runs, axis, accuracy)
-            row[f"{axis} to {accuracy:.0%}"] = write_arrivals(arrived, table.get("digits", 0))
+            arrived = find_arrivals(runs, axis, accuracy)
+            row[f"{axis} to {accuracy:.0%}"] = format_arrivals(arrived, table.get("digits", 0))
     for key in table.get("means", []):
         points = [
             point
@@ -172,13 +174,13 @@ def write_row(
 
 
 def label_method(study: Study, name: str, words: list[str]) -> str:
-    """Return the name of a method in the table; without a label its own name and what was set."""
+    """Return the label of a method in the table; without one, its name and words."""
     changes = [word for word in words if "=" in word]
     return study.get("labels", {}).get(name) or ", ".join([f"`{name}`", *changes])
 
 
-def write_table(study: Study, results: Mapping[str, Method], baseline: str | None = None) -> str:
-    """Write the Markdown table of a study, compared with the baseline, by default its first method.
+def format_table(study: Study, results: Mapping[str, Method], baseline: str | None = None) -> str:
+    """Format a study's table in Markdown, compared with a baseline, by default the first method.
 
     ``SystemExit``: the baseline has no runs.
     """
@@ -187,7 +189,7 @@ def write_table(study: Study, results: Mapping[str, Method], baseline: str | Non
         raise SystemExit(
             f"error: baseline {baseline} has no runs; there are: {', '.join(results) or 'none'}"
         )
-    rows = {name: write_row(study, results, name, baseline) for name in results}
+    rows = {name: format_row(study, results, name, baseline) for name in results}
     lines = [["", *rows[baseline]]]
     lines += [
         [label_method(study, name, results[name].words), *row.values()]
@@ -212,7 +214,7 @@ def main() -> None:
     study = read_study(options.study)
     if "ratios" in study["table"]:
         study["table"]["ratios"] = [options.axis]
-    print(write_table(study, read_results(study, options.results), options.baseline))
+    print(format_table(study, read_results(study, options.results), options.baseline))
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def test_sum_mean_and_standard_deviation(batch):
 @given(batches())
 def test_spread_shows_each_group_once(batch):
     label_B, groups = with_garbage(batch)
-    spread_GN = groups.spread(label_B, -1.0)
+    spread_GN = groups.pad_groups(label_B, -1.0)
     seen = sorted(sorted(v for v in row if v >= 0) for row in spread_GN.tolist())
     numbers = {int(batch.group_B[i]) for i in batch.rows}
     expected = [
@@ -185,7 +185,7 @@ def test_a_batch_of_padding_has_no_groups():
         == groups.std(value_B).tolist()
         == [0.0, 0.0]
     )
-    assert groups.spread(value_B, 0.0).shape == (0, 0)
+    assert groups.pad_groups(value_B, 0.0).shape == (0, 0)
 
 
 # ---- implicit rewards and accuracies -------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import NAN, batches, random_boundaries, random_spans, step_scores
 
-from prime_ext.algorithms.accumulation import MODES, StepScore, accumulate
+from prime_ext.algorithms.accumulation import MODES, StepScoreFunction, accumulate
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import ProcessShaping, credit_rewards
 from prime_ext.algorithms.returns import mark_last_token
@@ -270,19 +270,19 @@ def test_golden_values_of_the_released_code(score, steps, factor):
 # ---- implicit step rewards on tokens -------------------------------------------------------------
 
 
-SIGMOID = StepScore("sigmoid")
+SIGMOID = StepScoreFunction("sigmoid")
 
 
 def test_golden_scores_of_summed_rewards():
     """sigmoid(1) = .731059, sigmoid(-2) = .119203."""
     sum_BS = torch.tensor([[1.0, -2.0, NAN]])
     mask_BS = torch.tensor([[1, 1, 0]])
-    assert StepScore("none")(sum_BS, mask_BS).tolist() == [[1.0, -2.0, 0.0]]
+    assert StepScoreFunction("none")(sum_BS, mask_BS).tolist() == [[1.0, -2.0, 0.0]]
     assert SIGMOID(sum_BS, mask_BS)[0].tolist() == pytest.approx(
         [0.731059, 0.119203, 0.0], abs=5e-7
     )
     assert (
-        StepScore("sigmoid", 0.5)(2 * sum_BS, mask_BS)[0].tolist()
+        StepScoreFunction("sigmoid", 0.5)(2 * sum_BS, mask_BS)[0].tolist()
         == SIGMOID(sum_BS, mask_BS)[0].tolist()
     )
 
@@ -351,7 +351,7 @@ def test_every_combination_is_finite_for_empty_single_and_long_responses(mode, s
     )
     spans = step_spans(torch.ones(4, 800), mask_BT)
     shaping = ProcessShaping(
-        "step", score=StepScore("sigmoid"), chain=ChainReward(mode, shape=shape)
+        "step", score=StepScoreFunction("sigmoid"), chain=ChainReward(mode, shape=shape)
     )
     paid_BT, _ = shaping(reward_BT, mask_BT, spans)
     assert paid_BT.isfinite().all() and not paid_BT[:2].any() and float(paid_BT[2].sum()) > 0

@@ -15,7 +15,7 @@ from prime_ext.run.metrics_file import read_metrics
 from prime_ext.transcripts import __main__ as transcripts
 from prime_ext.utils.files import write_json
 from recipes.agent.agent_data import write_data
-from recipes.agent.agent_report import report, text
+from recipes.agent.agent_report import format_report, report
 from recipes.agent.play import evaluate
 
 pytestmark = pytest.mark.slow
@@ -101,6 +101,6 @@ def test_the_agent_learns_in_several_turns_and_is_reported(tmp_path):
     summary = report(run_dir)
     assert summary["steps"] == 2 and summary["calls"]["after"]["calls_per_episode"] > 0.5
     assert summary["process_rewards"]["trained policy"]["responses"] == 24
-    assert f"Everything is in {run_dir}" in text(run_dir, summary)
+    assert f"Everything is in {run_dir}" in format_report(run_dir, summary)
     assert_turns_are_shown(run_dir)
     assert (run_dir / "learning_curve.png").stat().st_size > 10_000

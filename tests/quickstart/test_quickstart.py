@@ -23,7 +23,7 @@ from recipes.quickstart.evaluate import (
     EvaluatedResponse,
     HeldOutProblem,
     Piece,
-    ScoredResponse,
+    RewardedResponse,
     evaluate,
     grade,
     load_model,
@@ -32,7 +32,7 @@ from recipes.quickstart.evaluate import (
     step_statistics,
 )
 from recipes.quickstart.quickstart_data import write_data
-from recipes.quickstart.quickstart_report import LABELS, report, text
+from recipes.quickstart.quickstart_report import LABELS, format_report, report
 from recipes.quickstart.quickstart_sft import IGNORED_LABEL, draw_batches, examples, train
 from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
 
@@ -213,7 +213,7 @@ def scored_response(*rewards, text="x"):
     pieces = [
         Piece(text, reward, right) for reward, right in zip(rewards, (True, False), strict=True)
     ]
-    return ScoredResponse(HeldOutProblem(text, text), text, False, pieces)
+    return RewardedResponse(HeldOutProblem(text, text), text, False, pieces)
 
 
 @pytest.mark.parametrize(("rewards", "auc"), [((0.1, -0.5), 1.0), ((-0.5, 0.1), 0.0)])
@@ -243,7 +243,7 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert (summary["n_problems"], summary["steps"], summary["seed"]) == (40, 3, 7)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
-    said = text(run_dir, summary)
+    said = format_report(run_dir, summary)
     assert "gain" in said and all(f"  {label}" in said for label in LABELS.values())
     assert (
         "of PRIME-D, variant distilled (changed: prime.whitening=false), one seed (± standard error"

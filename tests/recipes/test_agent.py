@@ -80,12 +80,12 @@ def test_demonstrations_match_the_loop_and_label_no_tool_tokens():
     text = f"<bos>37+8*7?{calls[0]}{answers[0]}{calls[1]}{answers[1]}{end}"
     assert TOKENIZER.decode(row["input_ids"]) == text
     # As verl's loop builds it (see tests/generate/test_tool_agent_loop.py).
-    own = [
+    is_policy = [
         token
         for token, label in zip(row["input_ids"], row["labels"], strict=True)
         if label != IGNORED_LABEL
     ]
-    assert TOKENIZER.decode(own) == f"{calls[0]}{calls[1]}{end}"
+    assert TOKENIZER.decode(is_policy) == f"{calls[0]}{calls[1]}{end}"
     assert len(TOKENIZER(CALL_OPEN)["input_ids"]) == len(TOKENIZER(CALL_CLOSE)["input_ids"]) == 1
     # Characters that the vocabulary lacks become one mark.
     assert TOKENIZER.decode(TOKENIZER("Error: 'é' \ufffd")["input_ids"]) == "Error: '<unk>' <unk>"
@@ -103,17 +103,17 @@ def test_episodes_depend_on_the_seed_alone(model_path):
         and alone == first[:1]
         and [e.response_ids for e in first] != [e.response_ids for e in other]
     )
-    assert all(len(e.response_ids) == len(e.own) <= 200 for e in first)
+    assert all(len(e.response_ids) == len(e.is_policy) <= 200 for e in first)
 
 
-def episode(text, right=True, calls=1, failed=0, own=None):
+def episode(text, right=True, calls=1, failed=0, is_policy=None):
     ids = TOKENIZER(text)["input_ids"]
     prompt_ids = TOKENIZER("1+1?")["input_ids"]
     return Episode(
         HeldOutProblem("1+1?", "2"),
         prompt_ids,
         ids,
-        own or [True] * len(ids),
+        is_policy or [True] * len(ids),
         text,
         right,
         calls,
@@ -153,8 +153,12 @@ def test_only_own_tokens_are_paid_and_unreadable_calls_are_wrong(model_path):
         call.replace("{}", "1+1"),
     ]
     parts += [answer.replace("{}", "2"), f"\\boxed{{2}}{EOS}"]
-    own = [place % 2 == 0 for place, text in enumerate(parts) for _ in TOKENIZER(text)["input_ids"]]
-    scored = score_episode(prm, reference, TOKENIZER, episode("".join(parts), own=own), beta=0.5)
+    is_policy = [
+        place % 2 == 0 for place, text in enumerate(parts) for _ in TOKENIZER(text)["input_ids"]
+    ]
+    scored = score_episode(
+        prm, reference, TOKENIZER, episode("".join(parts), is_policy=is_policy), beta=0.5
+    )
     shown = [
         "1+",
         "Error: <b>",

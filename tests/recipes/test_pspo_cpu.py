@@ -32,10 +32,10 @@ from recipes.pspo_wrs.pspo_data import (
     USEFUL,
     WRONG,
     check_steps,
+    compose_solution,
     generate_problems,
     token_count,
     write_data,
-    write_solution,
 )
 from recipes.pspo_wrs.step_rm import pair_tokenizer, train_step_rm, write_step_rm_start
 from recipes.quickstart.demonstrators import draw_misconceptions
@@ -99,7 +99,7 @@ def solutions(slips=0.0, mean_error=0.0, count=300):
     misconceptions = draw_misconceptions(mean_error, 123)
     rng = random.Random(0)
     return [
-        (p, write_solution(p, misconceptions, rng, slips))
+        (p, compose_solution(p, misconceptions, rng, slips))
         for p in generate_problems("sft", count, 0)
     ]
 
@@ -324,7 +324,7 @@ def test_the_report_shows_both_policies_and_the_reward_models_accuracy(tmp_path)
         and read_json(tmp_path / "summary.json") == summary
     )
     assert (tmp_path / "steps.png").stat().st_size > 5000
-    said = pspo_report.text(tmp_path, summary)
+    said = pspo_report.format_report(tmp_path, summary)
     lines = {line[2:26].strip(): line[26:].split() for line in said.splitlines()}
     assert lines["more than 8 steps"] == ["25.0", "%", "0.0", "%"]
     assert lines["score, geometric mean"] == ["0.500", "0.750"]

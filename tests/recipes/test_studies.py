@@ -17,14 +17,14 @@ from prime_ext.verifiers.gym_verifier import read_problem
 from recipes.run_statistics import (
     PAIR_ACCURACY,
     find_crossing,
+    format_mean,
     get_paired_error,
     read_seconds,
     run_metrics,
-    write_mean,
 )
 from recipes.studies import laboratory, study_report, through_verl
 from recipes.studies.run import main, run_study
-from recipes.studies.study_report import read_results, read_study, write_table
+from recipes.studies.study_report import format_table, read_results, read_study
 from recipes.tiny_model import write_model
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def test_statistics():
     assert find_crossing([0, 10, 20], [0.2, 0.4, 0.8], 0.5) == pytest.approx(12.5)
     assert find_crossing([0, 10], [0.2, 0.4], 0.5) is None
     assert find_crossing([0, 10], [0.6, 0.4], 0.5) == 0.0
-    assert write_mean([1.0, 2.0, 3.0], 100, 1) == "200.0 ± 57.7" and write_mean([1.0]) == "1.00"
+    assert format_mean([1.0, 2.0, 3.0], 100, 1) == "200.0 ± 57.7" and format_mean([1.0]) == "1.00"
     assert get_paired_error("0000", "0011") == pytest.approx((1 / 3) ** 0.5 / 2)
     with pytest.raises(ValueError, match="same"):
         get_paired_error("01", "011")
@@ -58,7 +58,7 @@ def test_a_page_shows_the_table_of_the_stored_results(name):
     study = read_study(name)
     results = read_results(study)
     assert list(results) == list(study["methods"])
-    table = write_table(study, results)
+    table = format_table(study, results)
     if any(
         table in page.read_text() and f"recipes.studies.run {name}" in page.read_text()
         for page in PAGES

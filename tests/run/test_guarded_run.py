@@ -22,10 +22,11 @@ from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.transcripts.files import step_file
+from prime_ext.utils.errors import WorkerDied
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import RunError
 from prime_ext.verl_adapter import guarded_run
-from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, WorkerDied, find_workers
+from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, find_workers
 
 KEYS = ("pending_keys", "running_keys", "finished_keys", "failure_keys")
 

@@ -14,10 +14,10 @@ from transfer_queue import KVBatchMeta
 
 import prime_ext.config
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.prm.implicit_prm import FrozenPRM, Scores, Scoring
+from prime_ext.prm.implicit_prm import FrozenPRM, ScoringPasses, TokenLogProbs
 from prime_ext.step.reward_sources import reward_sources
 from prime_ext.step.rollouts import Rollouts, load_rollouts
-from prime_ext.step.scorer import Scored
+from prime_ext.step.scorer import ScoredRollouts
 from prime_ext.step.step import prime_step
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 
@@ -122,7 +122,7 @@ class Case:
     """Rollouts, what a scorer says of them, and settings: all that a step is made of."""
 
     rollouts: Rollouts
-    scored: Scored
+    scored: ScoredRollouts
     settings: PrimeSettings
 
     def sources(self):
@@ -149,8 +149,8 @@ class GivenPRM(FrozenPRM):
 def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
     """Return what the implicit PRM makes of these log-probabilities."""
     prm = GivenPRM(SimpleNamespace(beta=beta, reference="frozen"), options, 8)
-    scores = Scores(log_prob_BT, reference_BT)
-    return prm.compute_rewards(prm.build_batch(rollouts), Scoring(scores, before=scores))
+    scores = TokenLogProbs(log_prob_BT, reference_BT)
+    return prm.compute_rewards(prm.build_batch(rollouts), ScoringPasses(scores, before=scores))
 
 
 def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):

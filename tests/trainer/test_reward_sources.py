@@ -25,7 +25,7 @@ from prime_ext.reward.managers import ChainPricing
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step.reward_sources import build_shaping
 from prime_ext.step.rollouts import Rollouts, Steps, load_rollouts
-from prime_ext.step.scorer import Scored, StepRewardModel
+from prime_ext.step.scorer import ScoredRollouts, StepRewardModel
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.verl_adapter.pspo_trainer import token_rewards
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
@@ -465,7 +465,7 @@ def get_case(seed, pipeline, signal, noise):
     )
     steps = Steps(step_spans((torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS), mask_BT))
     return Case(
-        rollouts, Scored((NOISE + signal) * drawn_BT * mask_BT, noise, steps=steps), options
+        rollouts, ScoredRollouts((NOISE + signal) * drawn_BT * mask_BT, noise, steps=steps), options
     )
 
 

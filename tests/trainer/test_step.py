@@ -31,7 +31,7 @@ from prime_ext.prm.fields import (
 )
 from prime_ext.prm.implicit_prm import (
     FrozenPRM,
-    Scores,
+    TokenLogProbs,
     TrainedPRM,
     measure,
 )
@@ -115,7 +115,7 @@ def test_only_pair_accuracy_before_the_update_feeds_the_gate(queue):
         ("before", right_BT, 1.0),
         ("after", -10.0 - right_BT, 0.0),
     ):
-        pairs, metrics = measure(rollouts, Scores(log_prob_BT, reference_BT), when)
+        pairs, metrics = measure(rollouts, TokenLogProbs(log_prob_BT, reference_BT), when)
         assert metrics[f"prm/pair_accuracy/{when}_update"] == accuracy == pairs.accuracy
     given = scored_as(rollouts, settings(), right_BT, reference_BT)
     seen = []

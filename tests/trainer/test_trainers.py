@@ -273,12 +273,12 @@ def test_a_snapshot_waits_for_weights_in_transfer_to_the_host(sharded_model, mon
 def test_trainers_and_servers_that_do_not_meet_end_the_run(monkeypatch):
     monkeypatch.setattr(trainer_separate_async, "MEETING_SECONDS", 0.05)
     met = []
-    trainer_separate_async._meet(met.append, "workers")
+    trainer_separate_async._join_group(met.append, "workers")
     assert met == ["workers"]
     with pytest.raises(RuntimeError, match="have not met within 0.05 s to exchange weights"):
-        trainer_separate_async._meet(threading.Event().wait)
+        trainer_separate_async._join_group(threading.Event().wait)
     with pytest.raises(ZeroDivisionError):
-        trainer_separate_async._meet(lambda: 1 / 0)
+        trainer_separate_async._join_group(lambda: 1 / 0)
 
 
 @pytest.mark.parametrize("hybrid", [True, False])

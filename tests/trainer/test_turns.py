@@ -20,7 +20,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.reward_settings import (
     Normalization,
 )
-from prime_ext.names import Credit, RewardPosition, StepScore, list_estimators
+from prime_ext.names import Credit, RewardPosition, StepScoreName, list_estimators
 from prime_ext.step.rollouts import load_rollouts
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
@@ -126,7 +126,7 @@ def any_settings(rng, name):
         else:
             changes["process__granularity"] = rng.choice(["step", "turn", "response"])
             changes["process__credit"] = rng.choice(get_args(Credit))
-            changes["process__step_score"] = rng.choice(get_args(StepScore))
+            changes["process__step_score"] = rng.choice(get_args(StepScoreName))
             changes["process__shaping"] = rng.choice([None, *SHAPINGS.values()])
             if rng.random() < 0.5:
                 changes["process__accumulation__mode"] = rng.choice(list(MODES))

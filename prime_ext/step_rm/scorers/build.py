@@ -20,10 +20,10 @@ def read_format(settings: LocalScorerSettings | ServerSettings) -> PairFormat | 
     """Return the pair format of the settings. Raises ``SettingsError``."""
     if settings.pair_format is None:
         return None
-    given = dict(settings.pair_format)
-    if isinstance(given.get("separator"), str):
-        given["separator"] = unescape(given["separator"])
-    return read(PairFormat, given, f"{SECTION}.pair_format")
+    values = dict(settings.pair_format)
+    if isinstance(values.get("separator"), str):
+        values["separator"] = unescape(values["separator"])
+    return read(PairFormat, values, f"{SECTION}.pair_format")
 
 
 def check_model(settings: ScorerSettings) -> None:

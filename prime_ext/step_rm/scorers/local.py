@@ -45,11 +45,13 @@ def device_and_dtype(
 
     Raises ``StepRMError``: no such dtype.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    chosen = getattr(torch, dtype or ("float32" if place.type == "cpu" else "bfloat16"), None)
-    if not isinstance(chosen, torch.dtype):
+    chosen_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen_dtype = getattr(
+        torch, dtype or ("float32" if chosen_device.type == "cpu" else "bfloat16"), None
+    )
+    if not isinstance(chosen_dtype, torch.dtype):
         raise StepRMError(f"dtype={dtype!r} is not a dtype of torch")
-    return place, chosen
+    return chosen_device, chosen_dtype
 
 
 def count_positions(config: Any) -> float:

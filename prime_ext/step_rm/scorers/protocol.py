@@ -42,7 +42,7 @@ class StepScores:
 
 @dataclass(frozen=True)
 class ScoringFailure:
-    """Why a response could not be scored."""
+    """Reason for which a response could not be scored."""
 
     reason: str
 
@@ -69,13 +69,13 @@ class StepScorer(ABC):
         """Close connections and threads."""
 
     def split_known(self, read: Sequence[Reading]) -> tuple[Known, list[Input]]:
-        """Return what is known of the inputs of responses, and distinct ones without scores."""
-        wanted = dict.fromkeys(
+        """Return the cached scores of responses' inputs, and the distinct inputs without scores."""
+        distinct = dict.fromkeys(
             item for inputs in read if isinstance(inputs, list) for item in inputs
         )
-        # Copied out first: what is needed now may leave the cache while the rest is computed.
-        known: Known = {item: self._cache[item] for item in wanted if item in self._cache}
-        return known, [item for item in wanted if item not in known]
+        # Copied now, because an entry may leave the cache while the other inputs are scored.
+        known: Known = {item: self._cache[item] for item in distinct if item in self._cache}
+        return known, [item for item in distinct if item not in known]
 
     def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
         """Return each response's outcome, and cache the scores of all inputs, but no failures."""
@@ -86,7 +86,7 @@ class StepScorer(ABC):
 
 
 def join_outcome(inputs: Reading, known: Known) -> Outcome:
-    """Return what is known of a response, which fails with any of its inputs."""
+    """Return the outcome of a response from its inputs' scores; it fails with any of them."""
     if isinstance(inputs, ScoringFailure):
         return inputs
     scores: list[float] = []

@@ -86,8 +86,8 @@ class ClassifyScorer(StepScorer):
             if error.status_code >= 500 or error.status_code in _TRANSIENT:
                 return self._build_failure(f"HTTP {error.status_code}")
             hint = f" (no {_PATH}, or no such model)" if error.status_code in (404, 405) else ""
-            said = " ".join(status_text(error).split())[:200]
-            raise StepRMError(f"{self.url} refuses the request{hint}: {said}") from None
+            message = " ".join(status_text(error).split())[:200]
+            raise StepRMError(f"{self.url} refuses the request{hint}: {message}") from None
         except ValueError as error:
             raise StepRMError(f"{self.url} does not answer with JSON: {error}") from error
         data = answer.get("data") if isinstance(answer, dict) else None
@@ -108,14 +108,14 @@ class ClassifyScorer(StepScorer):
         order = self._description.labels
         score = calibrate(values, order, self._description.temperature, url)
         name = item.get("label")
-        # Only the name of the likeliest class is told; it must be ours.
-        place = values.index(max(values))
-        if name is None or str(name).upper() == f"LABEL_{place}":
+        # The server returns only the name of the likeliest class, which must match.
+        index = values.index(max(values))
+        if name is None or str(name).upper() == f"LABEL_{index}":
             raise StepRMError(
                 f"{url} has no label map; set id2label in the config.json of the served model"
             )
-        if find_label(str(name)) != order[place]:
+        if find_label(str(name)) != order[index]:
             raise StepRMError(
-                f"{url} calls class {place} {name!r}, here it is {order[place]}: another model?"
+                f"{url} calls class {index} {name!r}, here it is {order[index]}: another model?"
             )
         return score

@@ -64,12 +64,9 @@ class TokenClassifier(StepModel):
         if answer_tokens is None:
             name = (config.architectures or [""])[0]
             n_classes = config.num_labels
-            kind = (
-                AutoModelForTokenClassification
-                if name.endswith("ForTokenClassification")
-                else AutoModel
-            )
-            if kind is AutoModel and "AutoModel" not in getattr(config, "auto_map", {}):
+            is_classifier = name.endswith("ForTokenClassification")
+            kind = AutoModelForTokenClassification if is_classifier else AutoModel
+            if not is_classifier and "AutoModel" not in getattr(config, "auto_map", {}):
                 raise StepRMError(
                     f"{path} is a {name or 'model without a name'}, which classifies no tokens"
                 )

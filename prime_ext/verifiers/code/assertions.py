@@ -40,7 +40,7 @@ def read_test_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
             node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)
         ]
         asserts = any(
-            isinstance(part, ast.Assert) for node in statements for part in ast.walk(node)
+            isinstance(child, ast.Assert) for node in statements for child in ast.walk(node)
         )
         return AssertionProblem(
             "", test if asserts else "", _entry_points([test]) if asserts else ()
@@ -67,13 +67,11 @@ def read_test_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     # It may use classes of the solution, so it runs in front of the first test.
     if tests and (preparation := test_cases.get("test_setup_code")):
         tests = [f"{preparation}\n{tests[0]}", *tests[1:]]
-    names = (
-        (entry_point,)
-        if isinstance(entry_point, str)
-        else _entry_points([setup, *tests])
-        if tests
-        else ()
-    )
+    names: tuple[str, ...] = ()
+    if isinstance(entry_point, str):
+        names = (entry_point,)
+    elif tests:
+        names = _entry_points([setup, *tests])
     return AssertionProblem(setup, "\n".join(tests), names)
 
 

@@ -78,11 +78,13 @@ def _pairs(test_cases: Mapping[str, Any]) -> PairProblem:
     pairs = enumerate(zip(inputs, outputs, strict=True), start=1)
     if name is None or name == "":
         return PairProblem(
-            tuple((_text(given, n), _text(wanted, n)) for n, (given, wanted) in pairs)
+            tuple((_text(test_input, n), _text(output, n)) for n, (test_input, output) in pairs)
         )
     if not isinstance(name, str):
         raise MalformedTests(f"fn_name is a {type(name).__name__}, not a string")
-    return PairProblem(tuple(_call(given, wanted, n) for n, (given, wanted) in pairs), name)
+    return PairProblem(
+        tuple(_call(test_input, output, n) for n, (test_input, output) in pairs), name
+    )
 
 
 def _text(value: Any, number: int) -> str:
@@ -93,17 +95,17 @@ def _text(value: Any, number: int) -> str:
     raise MalformedTests(f"test {number}: {type(value).__name__} instead of text")
 
 
-def _call(given: Any, wanted: Any, number: int) -> tuple[Any, Any]:
-    if isinstance(given, str):
+def _call(test_input: Any, output: Any, number: int) -> tuple[Any, Any]:
+    if isinstance(test_input, str):
         arguments = tuple(
-            _json(line, f"test {number}") for line in given.split("\n") if line.strip()
+            _json(line, f"test {number}") for line in test_input.split("\n") if line.strip()
         )
-        expected = _json(wanted, f"test {number}") if isinstance(wanted, str) else wanted
+        expected = _json(output, f"test {number}") if isinstance(output, str) else output
         return arguments, (expected,)
-    if not isinstance(given, list):
-        raise MalformedTests(f"test {number}: {type(given).__name__} instead of arguments")
-    held = wanted if isinstance(wanted, list) and len(wanted) == 1 else []
-    return tuple(given), (wanted, *held)
+    if not isinstance(test_input, list):
+        raise MalformedTests(f"test {number}: {type(test_input).__name__} instead of arguments")
+    held = output if isinstance(output, list) and len(output) == 1 else []
+    return tuple(test_input), (output, *held)
 
 
 def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:

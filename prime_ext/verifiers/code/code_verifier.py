@@ -139,7 +139,7 @@ class CodeVerifier:
     async def _run_pairs(self, program: str, problem: PairProblem, stop_at_first: bool) -> Results:
         results: Results = []
         left = self.seconds_per_problem
-        for given, expected in problem.tests:
+        for test_input, expected in problem.tests:
             if left <= 0:
                 return results + [_USED_UP] * (len(problem.tests) - len(results))
             limits = replace(self.limits, seconds=min(self.limits.seconds, left))
@@ -148,13 +148,13 @@ class CodeVerifier:
                     limits, output_bytes=2 * len(expected.encode("utf-8", "surrogatepass"))
                 )
             if problem.function is None:
-                stdin = given.encode("utf-8", "surrogatepass")
+                stdin = test_input.encode("utf-8", "surrogatepass")
                 execution = await self._run("program", {"program": program}, stdin, limits)
             else:
                 payload = {
                     "program": program,
                     "function": problem.function,
-                    "arguments": list(given),
+                    "arguments": list(test_input),
                 }
                 execution = await self._run("call", payload, b"", limits)
             left -= execution.seconds
@@ -186,13 +186,13 @@ class CodeVerifier:
                 return _NO_REPORT
             if "broken" in report:
                 raise GraderFailure(f"the tests themselves fail: {report['broken']}"[:_DETAIL])
-            said = str(report["outcome"])
+            status = str(report["outcome"])
             text = str(report["text"])
         except (ValueError, TypeError, KeyError, RecursionError):
             return _NO_REPORT
-        if said == "passed":
+        if status == "passed":
             return None
-        outcome, words = _REPORTS.get(said, (Outcome.ERROR, ""))
+        outcome, words = _REPORTS.get(status, (Outcome.ERROR, ""))
         return outcome, ": ".join(filter(None, (words, text)))[:200]
 
 
@@ -207,15 +207,11 @@ def _judge(execution: Execution, function: str | None, expected: Any) -> Failed 
     if execution.ending is not Ending.FINISHED:
         return _fault(execution)
     if function is None:
-        return (
-            None if outputs_agree(execution.stdout, expected) else (Outcome.WRONG, "wrong output")
-        )
+        agrees = outputs_agree(execution.stdout, expected)
+        return None if agrees else (Outcome.WRONG, "wrong output")
     try:
         value = json.loads(execution.result)["value"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return Outcome.ERROR, "the call did not return"
-    return (
-        None
-        if any(values_agree(value, result) for result in expected)
-        else (Outcome.WRONG, "wrong result")
-    )
+    agrees = any(values_agree(value, result) for result in expected)
+    return None if agrees else (Outcome.WRONG, "wrong result")

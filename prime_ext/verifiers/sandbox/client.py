@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from prime_ext.utils.errors import WorkerDied
 from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.runs import (
     Ending,
@@ -27,7 +28,7 @@ from prime_ext.verifiers.sandbox.runs import (
     SandboxUnavailable,
     failure,
 )
-from prime_ext.verifiers.worker_pool import Died, Pool, Worker
+from prime_ext.verifiers.worker_pool import Pool, Worker
 
 __all__ = [
     "Ending",
@@ -87,7 +88,7 @@ _ENVIRONMENT = {
 
 
 def _list_readable_paths() -> list[str]:
-    """Return what a program needs to read for its imports."""
+    """Return the paths that a program must read for its imports."""
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     if "/" in prefixes:
         prefixes = set(sysconfig.get_paths().values())
@@ -206,7 +207,7 @@ class ServerProcess(Worker):
                 raise OSError("it does not answer" if self.process.poll() is None else "it ended")
             return _execution(reply, files, limits)
         except OSError as error:
-            raise Died(
+            raise WorkerDied(
                 f"fork server: {', '.join(filter(None, (str(error), self._read_log())))}"
             ) from error
         finally:
@@ -302,8 +303,8 @@ class Sandbox(Pool):
         self, program: str, stdin: bytes | str = b"", limits: Limits | None = None
     ) -> "Future[Execution]":
         """Queue a script and its standard input, and return the future of :meth:`start`."""
-        given = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
-        return self.start("program", {"program": program}, given, limits)
+        content = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
+        return self.start("program", {"program": program}, content, limits)
 
     def run(
         self, program: str, stdin: bytes | str = b"", limits: Limits | None = None

@@ -75,7 +75,7 @@ class Child:
     ) -> None:
         try:
             os.setsid()
-            _place(descriptors, protect.descriptors)
+            _renumber_descriptors(descriptors, protect.descriptors)
             os.chdir(self.work)
             protect.put_on(self.work, self.limits, server)
             _close_from(len(descriptors))
@@ -125,7 +125,7 @@ class Child:
                 return "misbehaved"
 
     def end(self) -> int:
-        """Kill it if it still runs, remove what it left, and return its exit code."""
+        """Kill it if it still runs, remove its files, and return its exit code."""
         # Killed before it is reaped, so that the number cannot have passed to another process.
         if not self.reap():
             os.kill(self.pid, signal.SIGKILL)
@@ -190,7 +190,7 @@ def _close_from(first: int) -> None:
         raise OSError(ctypes.get_errno(), "close_range")
 
 
-def _place(descriptors: Sequence[int], keep: list[int]) -> None:
+def _renumber_descriptors(descriptors: Sequence[int], keep: list[int]) -> None:
     """Move the descriptors to 0, 1, 2, ... and close those after the confinement's."""
     if min([*descriptors, *keep]) < len(descriptors):
         raise RuntimeError("a descriptor lies where another one has to go")

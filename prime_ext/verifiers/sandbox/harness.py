@@ -242,13 +242,11 @@ def _guard_entry_point(name: str, solution: dict[str, Any]) -> Any:
             raise NameError(f"the solution defines no {name}")
 
         return missing
-    if isinstance(called, type):
-        return (
-            called
-            if name != "Solution"
-            else lambda *args, **keywords: _GuardedObject(called(*args, **keywords))
-        )
-    return _guard_function(called)
+    if not isinstance(called, type):
+        return _guard_function(called)
+    if name != "Solution":
+        return called
+    return lambda *args, **keywords: _GuardedObject(called(*args, **keywords))
 
 
 def _guard_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,9 +278,9 @@ def _refuse_operators(value: Any) -> None:
                     f"the solution returned a {kind.__name__}, which has operators of its own"
                 )
         if isinstance(item, dict):
-            pending += [part for pair in item.items() for part in pair]
+            pending += [child for pair in item.items() for child in pair]
         elif isinstance(item, list | tuple | set | frozenset):
-            pending += [part for part in item if type(part) not in _SCALARS]
+            pending += [child for child in item if type(child) not in _SCALARS]
 
 
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits and results of a run, and what confines it."""
+"""Limits, results and confinement of a run."""
 
 import enum
 import math

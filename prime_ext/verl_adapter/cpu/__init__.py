@@ -7,5 +7,5 @@ ROLLOUT_NAME = "transformers"
 
 
 def is_active() -> bool:
-    """Return whether this process was asked to run verl on the CPU (``VERL_PLATFORM=cpu``)."""
+    """Return whether verl runs on the CPU in this process (``VERL_PLATFORM=cpu``)."""
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"

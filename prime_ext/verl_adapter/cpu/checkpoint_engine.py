@@ -2,10 +2,10 @@
 """Weights from the trainer to rollout servers in other processes, over TCP, without an accelerator.
 
 verl's separate mode needs a checkpoint engine; all that verl ships need an accelerator or a
-service. This one, the backend ``tcp``, is found through
+service. This one is the backend ``tcp``; verl finds it through
 ``rollout.checkpoint_engine.custom_backend_module``, which names this module. Actor rank 0 serves:
 when every rollout worker has requested the next bucket, all get it. So at most one bucket per
-worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
+worker is in flight. A bucket is a ZeroMQ message that contains safetensors.
 """
 
 import asyncio

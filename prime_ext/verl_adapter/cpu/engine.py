@@ -32,7 +32,7 @@ class _CPUEngineMixin(FSDPEngine):
         self._is_offload_optimizer = False
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        # While a module is sharded, forward_only is what makes verl ask for pinned host memory.
+        # With forward_only, verl requests pinned host memory while it shards a module.
         forward_only = self.engine_config.forward_only
         self.engine_config.forward_only = False
         try:

@@ -20,7 +20,7 @@ from prime_ext.verl_adapter.cpu import ROLLOUT_NAME
 from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
 from prime_ext.verl_adapter.cpu.weights import Weights, pack_in_buckets
 
-# Ray starts the server in a process of its own; this is what it needs of our environment.
+# Environment variables that the server needs; Ray starts it in another process.
 _FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}
 _NAMED = f"rollout.name={ROLLOUT_NAME}"
 

@@ -50,7 +50,7 @@ def build_request(
     max_model_len: int,
     seed: int,
 ) -> GenerationRequest:
-    """Translate what verl passes to a rollout server, with the length limits of verl's vLLM server.
+    """Translate a request of verl to a rollout server, with the length limits of its vLLM server.
 
     Raises ValueError: the prompt leaves no room, or a sampling parameter is not supported.
     """
@@ -165,7 +165,7 @@ class TransformersServer:
         request_id: str,
         **more: Any,
     ) -> TokenOutput:
-        """Complete one prompt; wait, or turn it away, while the server is paused or loads weights.
+        """Complete one prompt; while the server is paused or loads weights, wait or reject it.
 
         ValueError: the request is not supported. RuntimeError: the generation failed, or the
         weights are not complete.

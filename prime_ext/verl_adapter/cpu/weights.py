@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfer of a trainer's weights to another process, with checks of name, shape, completeness."""
+"""Transfer of a trainer's weights to another process, with checks that all of them arrive."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
@@ -11,11 +11,11 @@ Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Te
 
 
 async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the tensors as safetensors, in parts of at least ``bucket_bytes`` but for the last."""
+    """Yield the tensors as safetensors, in buckets of at least ``bucket_bytes`` except the last."""
     bucket: dict[str, torch.Tensor] = {}
     n_bytes = 0
     async for name, tensor in ensure_async_iterator(weights):
-        # A copy: safetensors takes no two names of one tied weight.
+        # A copy, because safetensors rejects two names for one tied weight.
         bucket[name] = tensor.detach().to("cpu", copy=True).contiguous()
         n_bytes += tensor.nbytes
         if n_bytes >= bucket_bytes:
@@ -27,7 +27,7 @@ async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[
 
 
 class WeightLoader:
-    """Update of all weights of a model, in any number of parts, by any alias of a tied weight."""
+    """Update of all weights of a model, in any number of buckets, by any alias of a tied weight."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model

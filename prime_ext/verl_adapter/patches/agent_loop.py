@@ -2,8 +2,8 @@
 """``verl.experimental.agent_loop.agent_loop``: default joining of turns, errors of rollouts.
 
 verl requires ``<|im_end|>`` of every qwen2; R1's distilled models have none, and all their rollouts
-would fail. It also warns for every rollout of a model family without a special rule, Llama among
-them (for_upstream.md). It logs the error of a rollout in the worker and passes it on to nobody.
+would fail. It also warns for every rollout of a model family without a special rule, such as Llama
+(for_upstream.md). It only logs the error of a rollout, in the worker.
 """
 
 import logging
@@ -14,7 +14,7 @@ from prime_ext.verl_adapter.rollout_store import report_error
 
 
 def apply(module: Any) -> None:
-    """Replace ``create_continuous_token_builder``, leave out the warnings, keep errors."""
+    """Replace ``create_continuous_token_builder``, drop the warnings, and report errors."""
     logger = logging.getLogger("verl.utils.tokenizer.continuous_token_wiring")
     logger.addFilter(lambda record: record.levelno > logging.WARNING)
     create = module.create_continuous_token_builder

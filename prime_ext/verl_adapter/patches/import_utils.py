@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.utils.import_utils``: files of the user's are modules like others (for_upstream.md).
+"""``verl.utils.import_utils``: files of users become regular modules (for_upstream.md).
 
 verl keeps them out of ``sys.modules``, where data classes with postponed annotations, and processes
 that a reward function starts, look for them.
@@ -12,7 +12,7 @@ from prime_ext.reward.user_function import load_file
 
 
 def apply(module: Any) -> None:
-    """Replace ``load_module`` for files without a name of their own."""
+    """Replace ``load_module`` for files that are loaded without a module name."""
     load = module.load_module
 
     def load_module(module_path: str, module_name: str | None = None) -> Any:

@@ -3,8 +3,7 @@
 
 verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits; the policy, the
 PRM and its reference are of one class in one process (for_upstream.md). :func:`apply` binds the
-replacement to the instance, and lets it answer only when the engine asks for fused
-log-probabilities.
+replacement to the instance, and uses it only when the engine requests fused log-probabilities.
 
 The backend ``chunked`` runs wherever torch does, on logits of 256 tokens; verl's ``torch`` holds
 six copies of 512.
@@ -30,8 +29,8 @@ def forward_chunked(
 ) -> Any:
     """Run a causal language model up to log-probabilities and entropies, ``(B, T)`` each.
 
-    verl's engine passes what it passes to its own fused forward passes: ``shift_labels`` are the
-    tokens of the log-probabilities, the next ones if None. Raises ValueError where the output layer
+    The arguments are those of verl's fused forward passes. ``shift_labels`` are the tokens of the
+    log-probabilities; None for the next tokens. Raises ValueError where the output layer
     is not a plain matrix.
     """
     from verl.models.transformers.dense_common import CausalLMOutputForPPO
@@ -65,7 +64,7 @@ def output_layer_forward(
     FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its
     backward pass only.
     """
-    # Autocast would change the forward pass of the product and not its backward pass.
+    # Autocast would change the forward pass of the product but not its backward pass.
     with torch.autocast(hidden_NH.device.type, enabled=False):
         return compute_log_probs_and_entropy(
             hidden_NH.to(self.weight.dtype), self.weight, target_N, temperature=temperature
@@ -79,7 +78,7 @@ def bind_chunked(model: Any) -> None:
 
 
 def bind(module: Any, fused_forward: Callable[..., Any]) -> None:
-    """Let a module use ``fused_forward`` when verl passes a temperature: to fused passes only."""
+    """Let a module use ``fused_forward`` when verl passes a temperature: in fused passes only."""
     class_forward = type(module).forward
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,8 +106,8 @@ def apply(module: Any) -> None:
                 f"fused_kernel_options.impl_backend={fused_kernels_backend!r} is not one of"
                 f" {', '.join(BACKENDS)}"
             )
-        # verl chooses the function for this kind of model and puts it on the class: here on one
-        # that is thrown away.
+        # verl chooses the function for this kind of model and puts it on the class: here on a
+        # temporary one.
         model_class = type(model)
         model.__class__ = type(model_class.__name__, (model_class,), {})
         verls_patch(model, use_fused_kernels, fused_kernels_backend)

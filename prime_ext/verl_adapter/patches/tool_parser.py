@@ -15,7 +15,7 @@ _messages: ContextVar[list[str] | None] = ContextVar("_messages", default=None)
 
 
 def _collect(record: logging.LogRecord) -> bool:
-    """Take an error about a call out of the log, if somebody counts them; keep all others."""
+    """Filter: collect errors about calls within :func:`count_undecoded`, log all other records."""
     messages = _messages.get()
     text = record.getMessage()
     if messages is None or not text.startswith("Failed to decode"):

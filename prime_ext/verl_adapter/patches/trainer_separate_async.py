@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.trainer.ppo.v1.trainer_separate_async``, mended where 0.9.1 breaks (for_upstream.md)."""
+"""``verl.trainer.ppo.v1.trainer_separate_async``, repaired where 0.9.1 fails (for_upstream.md)."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.utils.device import get_torch_device
 
-# Seconds in which trainers and rollout servers have to open their group.
+# Seconds in which trainers and rollout servers must open their process group.
 MEETING_SECONDS = 600
 
 
@@ -59,8 +59,8 @@ class _WithoutFlush(logging.LoggerAdapter):
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}
 
 
-def _meet(build: Callable[..., Any], *arguments: Any) -> None:
-    """Join trainers and servers in the group for weights; verl would wait for it without end."""
+def _join_group(build: Callable[..., Any], *arguments: Any) -> None:
+    """Open the process group of trainers and servers, within a time limit that verl lacks."""
     joined: Future[Any] = Future()
 
     def run() -> None:
@@ -87,7 +87,7 @@ class MendedSeparateAsync(PPOTrainerSeparateAsync):
         trainer_separate_async.logger = _WithoutFlush(trainer_separate_async.logger, {})  # type: ignore[assignment]
         super()._setup()
         manager = self.standalone_checkpoint_manager
-        manager.build_process_group = partial(_meet, manager.build_process_group)
+        manager.build_process_group = partial(_join_group, manager.build_process_group)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()

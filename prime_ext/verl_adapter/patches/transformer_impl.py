@@ -6,6 +6,6 @@ from typing import Any
 
 
 def apply(engine: Any, change: Callable[[Any], Any]) -> None:
-    """Have ``_build_module`` of this engine return what ``change`` makes of the model."""
+    """Apply ``change`` to the model that this engine's ``_build_module`` returns."""
     build = engine._build_module
     engine._build_module = lambda: change(build())

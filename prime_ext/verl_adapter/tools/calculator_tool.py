@@ -35,7 +35,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {ast.Add: add, ast.Sub: sub,
 
 
 class Refused(ValueError):
-    """Refusal: ``malformed`` (no expression), ``error`` (too large a number) or ``timeout``."""
+    """Rejection: ``malformed`` (no expression), ``error`` (too large a number) or ``timeout``."""
 
     def __init__(self, outcome: str, message: str):
         super().__init__(message)
@@ -45,8 +45,8 @@ class Refused(ValueError):
 def calculate(text: str, most_digits: int = 30) -> int:
     """Return the value of an expression such as ``-(2 + 3) * 4``.
 
-    ``most_digits`` bounds every number and intermediate result. ``Refused``: with one line that the
-    policy can read.
+    ``most_digits`` bounds every number and intermediate result. Raises ``Refused``, with one line
+    for the policy.
     """
     if len(text) > _MOST_CHARACTERS:
         raise Refused("malformed", f"the expression has more than {_MOST_CHARACTERS} characters")

@@ -55,14 +55,14 @@ class CountedTool(BaseTool):
         text = parameters.get(argument) if isinstance(parameters, dict) else None
         data = kwargs.get("agent_data")
         outcome = "malformed"
-        told = f"Error: give one argument, {argument}, a text"
+        answer = f"Error: give one argument, {argument}, a text"
         if isinstance(text, str):
-            outcome, told = await self.run(text, data)
+            outcome, answer = await self.run(text, data)
         if data is not None:
             data.extra_fields.setdefault(self.field, dict.fromkeys(self.known_outcomes, 0))[
                 outcome
             ] += 1
-        return ToolResponse(text=told), self.rewards.get(outcome, 0.0), {"outcome": outcome}
+        return ToolResponse(text=answer), self.rewards.get(outcome, 0.0), {"outcome": outcome}
 
     @abstractmethod
     async def run(self, text: str, agent_data: Any) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def get_server(sandbox):
     """Return the fork server of a sandbox with one worker, None while it has none."""
-    return next((server for server in sandbox._crew.workers if server.is_usable()), None)
+    return next((server for server in sandbox._worker_threads.workers if server.is_usable()), None)
 
 
 def alive(process: int) -> bool:

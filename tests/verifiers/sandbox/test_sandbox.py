@@ -120,8 +120,8 @@ def test_runs_at_the_same_time_leave_no_descriptors(sandbox):
         return len(os.listdir("/proc/self/fd"))
 
     assert run_many() == run_many()
-    assert [os.listdir(server.base) for server in sandbox._crew.workers] == [[]] * len(
-        sandbox._crew.workers
+    assert [os.listdir(server.base) for server in sandbox._worker_threads.workers] == [[]] * len(
+        sandbox._worker_threads.workers
     )
 
 
@@ -151,7 +151,7 @@ def test_nothing_survives_the_parent(how):
         "import sys, time\nfrom prime_ext.verifiers.sandbox.client import *\n"
         "s = Sandbox(Limits(seconds=60), 1)\n"
         "for _ in range(2): s.submit('import time\\nwhile True: pass')\n"
-        "time.sleep(0.3); print(*[w.base for w in s._crew.workers], flush=True)\n"
+        "time.sleep(0.3); print(*[w.base for w in s._worker_threads.workers], flush=True)\n"
         + ("time.sleep(60)" if how else "")
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pspo_rows import configuration
 
-from prime_ext.algorithms.accumulation import MODES, StepScore
+from prime_ext.algorithms.accumulation import MODES, StepScoreFunction
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import Credit, ProcessShaping
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.config.reward_settings import chain_arguments
-from prime_ext.reward.managers import ChainPricing, PricedChain
+from prime_ext.reward.managers import PSPOShaping, ShapedReward
 
 CHAINS = {"weibull": "pspo_wrs", "gaussian": "cn_ppo", "released": "pspo_released", "none": "plain"}
 
@@ -43,8 +43,8 @@ def settings_with(shape="weibull", credit="sum", **accumulation):
     return PSPOSettings.from_mapping({**section(), **changed})
 
 
-def priced(scores, **values):
-    return ChainPricing(settings_with(**values))(scores)
+def shape_scores(scores, **values):
+    return PSPOShaping(settings_with(**values))(scores)
 
 
 def through_the_implicit_pipeline(scores, settings):
@@ -56,7 +56,7 @@ def through_the_implicit_pipeline(scores, settings):
     shaping = ProcessShaping(
         "step",
         credit=settings.credit,
-        score=StepScore("sigmoid"),
+        score=StepScoreFunction("sigmoid"),
         chain=ChainReward(**chain_arguments(settings.accumulation, settings.shaping)),
         reward_position=settings.reward_position,
     )
@@ -76,7 +76,7 @@ def test_both_scorers_go_through_the_same_functions(mode):
             continue
         values = (shape, place, credit)
         tried += 1
-        ours = ChainPricing(settings)(scores)
+        ours = PSPOShaping(settings)(scores)
         theirs_T = through_the_implicit_pipeline(scores, settings)
         assert ours.reward == pytest.approx(float(theirs_T.sum()), abs=1e-9), values
         if settings.pays_tokens:
@@ -90,12 +90,15 @@ def test_both_scorers_go_through_the_same_functions(mode):
     st.lists(st.floats(1e-6, 1.0), max_size=40), st.sampled_from(["weibull", "gaussian", "none"])
 )
 def test_rewards_of_bounded_shapes_lie_between_0_and_1(scores, shape):
-    result = priced(scores, shape=shape, reward_position="step_ends")
+    result = shape_scores(scores, shape=shape, reward_position="step_ends")
     assert 0.0 <= result.reward <= 1.0 + 1e-12 and result.reward == pytest.approx(
         math.fsum(result.paid), abs=1e-9
     )
 
 
 def test_chains_without_steps_or_with_score_0_earn_0():
-    assert priced([]) == PricedChain(0.0, 0.0, 0.0) and priced([], mode="none").score is None
-    assert priced([0.9, 0.0, 0.9]).reward == 0.0
+    assert (
+        shape_scores([]) == ShapedReward(0.0, 0.0, 0.0)
+        and shape_scores([], mode="none").score is None
+    )
+    assert shape_scores([0.9, 0.0, 0.9]).reward == 0.0
