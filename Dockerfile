@@ -4,7 +4,7 @@
 #   docker build -t prime_ext --build-arg FLASH_ATTN_WHEEL=URL .
 #   docker run --gpus all --shm-size=10g -it prime_ext python -m prime_ext.doctor
 #
-# NOT BUILT BY US: its versions are those that pip resolves, and nothing more has been checked.
+# NOT BUILT BY US: its versions are those of recipes/gpu_environment.txt, and nothing more has been checked.
 FROM nvidia/cuda:13.0.2-devel-ubuntu24.04
 
 # URL of a wheel of flash-attn 2.8.3 for torch 2.11, CUDA 13 and Python 3.12. Empty: it is compiled, which takes an hour or
@@ -22,10 +22,11 @@ ENV PATH=/opt/venv/bin:$PATH VIRTUAL_ENV=/opt/venv PIP_NO_CACHE_DIR=1
 
 WORKDIR /opt/prime_ext
 COPY pyproject.toml setup.py README.md LICENSE ./
+COPY recipes/gpu_environment.txt recipes/
 COPY prime_ext prime_ext
 COPY eval eval
 COPY data_preprocessing data_preprocessing
-RUN pip install -e ".[gpu]"
+RUN pip install -c recipes/gpu_environment.txt -e ".[gpu]"
 RUN case "$FLASH_ATTN_WHEEL" in \
         none) ;; \
         "") pip install ninja packaging setuptools wheel \

@@ -25,7 +25,7 @@ COMMANDS = {
     "step-rm": ("prime_ext.step_rm.train", "train a step reward model"),
     "doctor": (
         "prime_ext.doctor",
-        "what is installed and what is missing; --plan: memory and hours of a run",
+        "what is installed and what is missing; --plan: memory of a run",
     ),
     "export": (
         "prime_ext.generate.export",

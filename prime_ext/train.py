@@ -98,6 +98,7 @@ def main() -> None:
 def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> DictConfig:
     """Return the configuration of a run that may start; end the process if it may not."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
+    from prime_ext.preflight.gpu_checks import check_gpus
     from prime_ext.preflight.logger_checks import check_loggers
 
     try:
@@ -106,7 +107,7 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
         # A plan makes the first and the last of these checks too, on any machine.
         problems = check_config(config)
         try:
-            for check in (check_ray, check_cluster, check_loggers, check_files):
+            for check in (check_ray, check_cluster, check_gpus, check_loggers, check_files):
                 problems.extend(check(config))
         except ConfigAttributeError:
             # A key that check_config has missed already.

@@ -4,7 +4,7 @@
 
 # Knobs of every RL run: recipes/launch.sh.
 # shellcheck disable=SC2034
-RUN_KNOBS="DRY_RUN DEVICE_MEMORY MEAN_TOKENS SHRINK SHRINK_STEPS SHRINK_ROLLOUT PYTHON"
+RUN_KNOBS="DRY_RUN DEVICE_MEMORY SHRINK SHRINK_STEPS SHRINK_ROLLOUT PYTHON"
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # usage SCRIPT: print the comment at the head of a recipe, without its first two lines (interpreter,

@@ -8,10 +8,9 @@ source "$PROJECT_ROOT/recipes/python.sh"
 
 # launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is
 # set.
-# With DRY_RUN=1 the configuration is composed and checked instead, and its memory and hours are
-# printed; only the sizes of the models are read, and no GPU is needed. Knobs of the plan:
-# DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS (prompt and response, for the hours). Status: 0 if it
-# fits, 1 if it would not start or not fit, 2 without a plan.
+# With DRY_RUN=1 the configuration is composed and checked instead, and its memory is printed; only
+# the sizes of the models are read, and no GPU is needed. DEVICE_MEMORY is that of a device in GiB,
+# 80 by default. Status: 0 if it fits, 1 if it would not start or not fit, 2 without a plan.
 # With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated
 # rows and a verifier that counts digits: filter, PRM or step reward model, checkpoints and
 # validation all run, but nothing is learned. With RAY_ADDRESS it runs on the NNODES nodes of that
@@ -51,13 +50,13 @@ template() {
 # plan CONFIG ARGUMENTS...: replace this shell by the plan of a run.
 plan() {
     exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$1" --device-memory "${DEVICE_MEMORY:-80}" \
-        --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${@:2}"
+        --model-configs "$PROJECT_ROOT/recipes/model_configs" "${@:2}"
 }
 
 # not_planned COMMAND...: print the command of a run without rollouts instead of its plan, which
 # only RL runs have.
 not_planned() {
-    echo "memory and hours are planned for RL runs only; this run is:"
+    echo "memory is planned for RL runs only; this run is:"
     printf '%q ' "$@"
     echo
     exit 0

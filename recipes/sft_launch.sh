@@ -27,11 +27,23 @@ launch_supervised() {
     exec "${command[@]}"
 }
 
+# require_flash_attention OVERRIDES...: stop if flash-attn is missing, with which verl loads every
+# model on a GPU unless the overrides name another attention.
+require_flash_attention() {
+    [[ "${VERL_PLATFORM:-}" != cpu && " $* " != *.attn_implementation=[!f]* ]] || return 0
+    "$PYTHON" -c 'import sys, importlib.util as u; sys.exit(u.find_spec("flash_attn") is None)' || {
+        echo "${0##*/}: flash-attn is not installed: docs/how_to/install.md has how to get it; to do without it, add" \
+            "+model.override_config.attn_implementation=sdpa" >&2
+        exit 2
+    }
+}
+
 # launch_sft NAME TRAIN OVERRIDES...: run verl's SFT trainer on all weights of MODEL. Needs BATCH,
 # LR, EPOCHS, MAX_LENGTH, TOKENS_PER_GPU and SAVE_FREQ set.
 launch_sft() {
     local name=$1 train=$2
     shift 2
+    rehearsal || require_flash_attention "$@"
     dry_run || mkdir -p "$OUTPUT_DIR"
     # Each start has its own file, because verl would overwrite that of an earlier one.
     VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics_$(date -u +%Y%m%dT%H%M%S).jsonl"

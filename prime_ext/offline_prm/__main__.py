@@ -33,6 +33,8 @@ from prime_ext.offline_prm.offline_settings import (
     check_optimizer,
     check_warmup,
 )
+from prime_ext.preflight.file_checks import check_flash_attention
+from prime_ext.preflight.gpu_checks import check_gpu_machine
 from prime_ext.preflight.prm_checks import check_output_layer, check_weights
 from prime_ext.run.checkpoint import MARKER, find_latest
 from prime_ext.run.metrics_file import MetricsFile
@@ -345,6 +347,8 @@ _SINGLE_RANK = {
 
 def run(words: list[str]) -> None:
     config, settings = compose([word for word in words if word != "--check"])
+    if choose_device(words) == "cuda":
+        refuse([*check_gpu_machine(), *check_flash_attention("model", config.model)])
     if "RANK" not in os.environ:
         os.environ |= _SINGLE_RANK
     (check if "--check" in words else train)(config, settings)

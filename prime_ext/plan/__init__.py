@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of an RL run: memory per device and hours, from the config.json of its models."""
+"""The plan of an RL run: memory per device, from the config.json of its models."""

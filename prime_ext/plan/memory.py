@@ -30,7 +30,7 @@ class ModelShape:
     """Sizes of a causal language model, in parameters and dimensions."""
 
     weights: int  # tied ones once
-    product_weights: int  # of matrix products: without an untied input embedding
+    tied: bool  # the input embedding is the output layer
     block_weights: int  # of the largest transformer block, which FSDP gathers at once
     # outside of the blocks (embeddings, output layer), gathered during the complete pass
     root_weights: int
@@ -43,10 +43,9 @@ class ModelShape:
 
     def make_critic(self) -> "ModelShape":
         """Return the same model with one value per token in place of logits: a critic."""
-        output = self.vocabulary * self.width
-        untied = 0 if self.product_weights == self.weights else output
-        sizes = {"weights": self.weights - untied, "root_weights": self.root_weights - untied}
-        return replace(self, product_weights=self.product_weights - output, vocabulary=1, **sizes)
+        lost = 0 if self.tied else self.vocabulary * self.width
+        weights = self.weights - lost
+        return replace(self, weights=weights, root_weights=self.root_weights - lost, vocabulary=1)
 
 
 @cache
@@ -77,10 +76,9 @@ def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelSha
     weights = model.num_parameters()
     embedding = model.get_input_embeddings().weight
     output = model.get_output_embeddings()
-    looked_up = 0 if output is not None and output.weight is embedding else embedding.numel()
     return ModelShape(
         weights=weights,
-        product_weights=weights - looked_up,
+        tied=output is not None and output.weight is embedding,
         block_weights=max(blocks),
         root_weights=weights - sum(blocks),
         layers=len(blocks),
@@ -139,8 +137,6 @@ class Engine:
     stays_on_host: bool = False
     forward_tokens: int | None = None  # of a micro-batch without gradients; None for the same
     trained_layers: int | None = None  # that a backward pass goes through; None for all
-    forwards: float = 1  # passes without gradients over the tokens of a step
-    updates: float = 0  # training passes over them
     is_target: bool = False  # of the policy's loss
 
 

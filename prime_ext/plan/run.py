@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, in advance.
+"""``python -m prime_ext.doctor --plan``: memory per device of an RL run, in advance.
 
 Nothing is run. A plan needs no GPU and no data, and of models only their ``config.json``. Exits
-with 0 when the run fits, 1 when it would not start or not fit, 2 without a plan. Seconds are FLOPs
-over a device's peak and an assumed utilization, which no run on a GPU has confirmed. The share of
-generation is the paper's (arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to 3,072 tokens).
+with 0 when the run fits, 1 when it would not start or not fit, 2 without a plan.
 """
 
 import argparse
@@ -23,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scorer_section
-from prime_ext.config.settings import STEPS_PER_MEASUREMENT, forward_tokens, prm_section
+from prime_ext.config.settings import forward_tokens, prm_section
 from prime_ext.plan.memory import (
     FP32,
     Engine,
@@ -41,16 +39,6 @@ GIB = 2**30
 # Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not
 # measured on GPUs.
 PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
-# From the host to a device, over PCIe 4; weights that stay on the host are copied for each
-# micro-batch.
-HOST_BYTES_PER_SECOND = 25e9
-# Dense bf16 FLOPs per second, from the vendor's data sheets.
-DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
-# An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a
-# response, 36 % at 3,000.
-UTILIZATION = 0.25
-# Seconds of the rollout and of the rest except the PRM, over those of the policy's update.
-REST_OVER_UPDATE = (281.7 + 91.1) / 156.6
 
 
 def main(arguments: list[str]) -> int:
@@ -61,9 +49,6 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "--device-memory", type=float, metavar="GIB", help="default: the device of this machine"
-    )
-    parser.add_argument(
-        "--mean-tokens", type=int, metavar="N", help="mean of prompt and response; default: longest"
     )
     parser.add_argument(
         "--model-configs", type=Path, metavar="DIR", help="DIR/NAME/config.json of models not here"
@@ -95,9 +80,7 @@ def main(arguments: list[str]) -> int:
                 size = psutil.virtual_memory().total / config.trainer.n_gpus_per_node
             elif size is None and torch.cuda.is_available():
                 size = float(torch.cuda.get_device_properties(0).total_memory)
-            if options.mean_tokens is not None and options.mean_tokens < 1:
-                raise ValueError(f"--mean-tokens must be 1 or more, got {options.mean_tokens}")
-            plan = plan_run(config, size, options.mean_tokens)
+            plan = plan_run(config, size)
         except ValueError as error:
             print(
                 *(f"prime_ext: {problem}" for problem in [*problems, error]),
@@ -159,18 +142,6 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
         terms = " + ".join(f"{size / size_of:.2f} {part}" for part, size in parts.items() if size)
         lines.append(f"  {name:<16}{sum(parts.values()) / size_of:>8.2f} = {terms}")
     lines.append("")
-    if plan["seconds"]:
-        longest = plan["tokens"] == plan["facts"]["tokens per rollout at most"]
-        length = "the longest; --mean-tokens or MEAN_TOKENS sets a mean" if longest else "the mean"
-        lines.append(
-            f"estimated time at {UTILIZATION:.0%} of the peak, not measured, for {plan['tokens']:,}"
-            f" tokens of prompt and response ({length})"
-        )
-    for device, seconds in plan["seconds"].items():
-        lines.append(f"  {device:<6}{seconds:10.{0 if seconds >= 10 else 2}f} s per step")
-        if plan["steps"] is not None:
-            hours = plan["steps"] * seconds / 3600
-            lines[-1] += f"{hours:10.1f} h, {hours * plan['facts']['devices']:,.0f} device hours"
     size = plan["device_bytes"]
     peak = plan["peak"]
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
@@ -181,12 +152,9 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     return "\n".join([*lines, *(f"not here: {line}" for line in not_here)])
 
 
-def plan_run(
-    config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None
-) -> dict[str, Any]:
+def plan_run(config: DictConfig, device_bytes: float | None) -> dict[str, Any]:
     """Return what a run of ``prime_ext.train`` needs; sizes are bytes per device.
 
-    ``mean_tokens`` is the mean length of prompt and response, for the hours; None for the longest.
     SettingsError: a model cannot be read, or an engine is not one of FSDP's.
     """
     longest = int(config.data.max_prompt_length + config.data.max_response_length)
@@ -231,24 +199,7 @@ def plan_run(
             f" {device_bytes / GIB:.3g}"
         )
         warnings.append(f"{needs}; docs/how_to/cost.md says what to change")
-    work = partial(pass_flops, tokens=rollouts * longest, length=longest)
-    flops = sum(
-        each.forwards * work(each) + each.updates * work(each, training=True)
-        for each in engines.values()
-    )
-    flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
-    hosted = [each for each in engines.values() if each.stays_on_host]
-    copied = sum(
-        each.forwards / each.tokens * each.shape.weights * each.weight_bytes / each.shards
-        for each in hosted
-    )
-    copying = copied * rollouts * longest / devices / HOST_BYTES_PER_SECOND
-    tokens = min(mean_tokens or longest, longest)
-    seconds = {
-        name: tokens / longest * (flops / (devices * peak * UTILIZATION) + copying)
-        for name, peak in DEVICES.items()
-    }
     saved = [
         checkpoint_bytes(each)
         for name, each in engines.items()
@@ -277,30 +228,24 @@ def plan_run(
         "rollout": rollout,
         "phases": phases,
         "peak": {"phase": highest, "bytes": most},
-        "tokens": tokens,
-        "seconds": {} if cpu else seconds,
-        "steps": config.trainer.total_training_steps,
         "device_bytes": device_bytes,
         "warnings": warnings,
     }
 
 
 def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
-    """Return the models of a run by name, with the passes of a step; PSPO-WRS has no PRM."""
+    """Return the models of a run by name; PSPO-WRS has no PRM."""
     policy = config.actor_rollout_ref
     actor = config.actor_rollout_ref.actor
     prm = prm_section(config)
     cpu = config.trainer.device == "cpu"
-    epochs = actor.ppo_epochs
     read = partial(read_engine, trainer=config.trainer, longest=longest)
     key = "actor_rollout_ref.model.path"
     budget = policy.rollout.log_prob_max_token_len_per_gpu
     engine = read(key, policy.model, actor.get("fsdp_config") or {}, actor, budget)
+    engines = {"policy": engine}
     has_penalty = bool(actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     # The reference of an adapter is the policy without it.
-    engines = {
-        "policy": replace(engine, forwards=1 + (has_penalty and engine.adapter > 0), updates=epochs)
-    }
     if has_penalty and not engine.adapter:
         budget = policy.ref.log_prob_max_token_len_per_gpu
         engines["KL reference"] = keep_on_host(
@@ -309,15 +254,10 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     if config.algorithm.adv_estimator == "gae":
         engine = read("critic.model.path", config.critic.model, config.critic.fsdp, config.critic)
         values = engine.shape.make_critic()
-        updates = config.critic.ppo_epochs
-        engines["critic"] = replace(
-            engine, shape=values, trained=engine.adapter or values.weights, updates=updates
-        )
+        engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
     if "prime" in config and config.prime.anchor is not None:
         # An average of the policy's weights, toward which the policy is pulled.
-        engine = replace(
-            read(key, policy.model, actor.fsdp_config, actor), weight_bytes=FP32, forwards=epochs
-        )
+        engine = replace(read(key, policy.model, actor.fsdp_config, actor), weight_bytes=FP32)
         engines["policy average"] = replace(freeze(engine), is_target=True)
     if prm is None:
         return engines
@@ -326,17 +266,9 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         layers = count_layers(prm.trainable_layers, engine.shape.layers)
         engine = replace(engine, trained=layers * engine.shape.block_weights, trained_layers=layers)
     distills = config.prime.process is not None and config.prime.process.form == "kl"
-    # The targets of the policy's loss take a pass for each of the policy's.
-    forwards = epochs if distills else float(prm.update_mode != "interleaved")
     if prm.update_mode == "none":
-        forwards = forwards + distills
         engine = freeze(engine) if distills else keep_on_host(engine, cpu)
-    else:
-        forwards += 1 / STEPS_PER_MEASUREMENT
-        engine = replace(engine, updates=prm.epochs)
-    engines["PRM"] = replace(
-        engine, forwards=forwards + (prm.reference == "base"), is_target=distills
-    )
+    engines["PRM"] = replace(engine, is_target=distills)
     if prm.reference == "frozen":
         model = OmegaConf.merge(prm.model, {"path": prm.reference_path, "lora_rank": 0})
         engine = read("prm.reference_path", model, prm.engine, prm, forward_tokens(prm))
@@ -371,21 +303,3 @@ def _plan_rollout(
 def checkpoint_bytes(engine: Engine) -> int:
     """Return a checkpoint's bytes over all devices: weights, and Adam's states of trained ones."""
     return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
-
-
-def pass_flops(engine: Engine, tokens: int, length: float, training: bool = False) -> float:
-    """Return the FLOPs of a pass over ``tokens`` tokens in sequences of ``length``.
-
-    Masking is causal. A token costs 2 FLOPs per weight forward, again where activations are
-    recomputed, and backward 2 for the gradients of activations and 2 for those of weights.
-    Attention costs 2 per pair, channel and layer, and 4 backward.
-    """
-    shape = engine.shape
-    weights = 2.0
-    attention = 1.0
-    if training:
-        share = (engine.trained_layers or shape.layers) / shape.layers
-        weights += share * (2 * engine.recompute + (2 if engine.adapter else 4))
-        attention += share * (engine.recompute + 2)
-    pairs = 2 * attention * shape.layers * shape.attention_width * length
-    return tokens * (weights * shape.product_weights + pairs)

@@ -4,7 +4,6 @@
 import asyncio
 import fnmatch
 import inspect
-import os
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -41,6 +40,7 @@ _MOST_READ = 2**31
 _ROWS = 64
 # Seconds of a user's reward function for the first row, with what it imports.
 FIRST_CALL_SECONDS = 120.0
+_INSTALL = "flash-attn is not installed: docs/how_to/install.md has how to get it"
 
 
 def check_files(config: DictConfig) -> Iterable[str]:
@@ -98,16 +98,22 @@ def has_flash_attention() -> bool:
     return find_spec("flash_attn") is not None
 
 
+def check_flash_attention(key: str, model: Any) -> Iterable[str]:
+    """Check that flash-attn is installed if the model of the section ``key`` is loaded with it."""
+    if get_attention(model).startswith("flash_attention") and not has_flash_attention():
+        yield f"{key}: {_INSTALL}, or set +{key}.override_config.attn_implementation=sdpa"
+
+
 def _check_attention(config: DictConfig) -> Iterable[str]:
-    """Check that flash-attn is here if needed, on this machine's GPU and not a Ray cluster's."""
-    if config.trainer.device != "cuda" or os.environ.get("RAY_ADDRESS") or has_flash_attention():
+    """Check that flash-attn is here if needed; the nodes of a cluster share one environment."""
+    if config.trainer.device != "cuda":
         return
-    install = "flash-attn is not installed: docs/how_to/install.md has how to get it"
-    key = "actor_rollout_ref.model"
-    if get_attention(config.actor_rollout_ref.model).startswith("flash_attention"):
-        yield f"{key}: {install}, or set +{key}.override_config.attn_implementation=sdpa"
-    if config.algorithm.adv_estimator == "gae":
-        yield f"critic.model: {install}; verl's critic has no other attention"
+    keys = ["actor_rollout_ref.model", *(["prm.model"] if prm_section(config) is not None else [])]
+    # The PRM follows the policy unless it is told otherwise, so one line is enough.
+    lines = [check_flash_attention(key, OmegaConf.select(config, key)) for key in keys]
+    yield from [line for each in lines for line in each][:1]
+    if config.algorithm.adv_estimator == "gae" and not has_flash_attention():
+        yield f"critic.model: {_INSTALL}; verl's critic has no other attention"
 
 
 def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:

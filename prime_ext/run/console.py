@@ -165,10 +165,13 @@ def describe_start(config: DictConfig, folder: Path, log: Path, settings: Path) 
         return files if isinstance(files, str) else ", ".join(files or ()) or "none"
 
     trainer = config.trainer
-    rollouts = f"{config.data.train_batch_size} prompts x {config.actor_rollout_ref.rollout.n}"
+    rollout = config.actor_rollout_ref.rollout
+    rollouts = f"{config.data.train_batch_size} prompts x {rollout.n}"
     steps = trainer.get("total_training_steps")
     length = f"{steps} steps" if steps else f"{trainer.total_epochs} epochs"
     done = find_complete_steps(folder)
+    # Read in the sources of vLLM and verl, and not measured.
+    lasts = "" if trainer.device == "cpu" else ", an estimated 3 to 6 minutes on GPUs"
     files = {"output": log, "configuration": settings, "metrics": metrics_path(trainer)}
     return [
         method_name(config),
@@ -178,6 +181,8 @@ def describe_start(config: DictConfig, folder: Path, log: Path, settings: Path) 
         f"data: {name(config.data.train_files)}; validation: {name(config.data.val_files)}",
         f"checkpoints: {folder}" + (f", of which the last is of step {done[-1]}" if done else ""),
         "; ".join(f"{kind}: {path}" for kind, path in files.items() if path is not None),
+        f"starting Ray, the models and the {rollout.name} servers{lasts}; {log.name} has what they"
+        " print meanwhile",
     ]
 
 

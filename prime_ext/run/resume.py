@@ -62,6 +62,10 @@ _SHAPES = re.compile(r"\.(lora\w*|target_modules|exclude_modules|trainable_layer
 _OPTIMIZER = re.compile(r"(.*)\.(optim)\.|(prm)\.(bias_lr)$")
 # Differences that a message lists.
 _SHOWN = 3
+_EXPORT = (
+    "start with that number, or export policy and PRM (python -m prime_ext.generate.export) and"
+    " start anew from their weights (docs/how_to/multi_node.md)"
+)
 # Files of a rank in a checkpoint, by the contents that verl loads.
 _CONTENTS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
 
@@ -158,14 +162,17 @@ def refusal(config: DictConfig, identity: Identity, checkpoint: Path | None) -> 
     ignore.
     """
     trainer = config.trainer
-    if checkpoint is None or trainer.get("val_only", False):
+    if checkpoint is None:
         return ""
+    # verl loads the checkpoint for a validation, too, and then follows no setting of its training.
+    if trainer.get("val_only", False):
+        return next(iter(_find_missing_files(config, checkpoint)), "")
     marker = checkpoint / MARKER
     kept = read_json(marker) if marker.is_file() else {}
     changed = dict(_find_changes(kept, identity))
     named = trainer.resume_mode == "resume_path"
     for keys, remedy in (
-        ([_RANKS], "start with that number, or export the models (docs/how_to/multi_node.md)"),
+        ([_RANKS], _EXPORT),
         (_select(_SHAPES, changed), "choose another trainer.default_local_dir"),
     ):
         if problem := _describe(checkpoint, changed, keys, remedy):
@@ -257,12 +264,16 @@ def _find_missing_files(config: DictConfig, checkpoint: Path) -> Iterator[str]:
         for kind in contents:
             files = f"{_CONTENTS.get(kind, kind)}_world_size_{{}}_rank_*.pt"
             folder = checkpoint / name
-            if any(folder.glob(files.format(ranks))):
+            saved = {
+                int(path.name.partition("_world_size_")[2].partition("_")[0])
+                for path in folder.glob(files.format("*"))
+            }
+            if ranks in saved:
                 continue
-            if any(folder.glob(files.format("*"))):
+            if saved:
                 yield (
-                    f"{folder} was saved by another number of ranks than {ranks}; start with that"
-                    " number, or export the models (docs/how_to/multi_node.md)"
+                    f"{folder} was saved by {', '.join(map(str, sorted(saved)))} ranks, and this"
+                    f" run has {ranks} (trainer.nnodes * trainer.n_gpus_per_node); {_EXPORT}"
                 )
             else:
                 yield (

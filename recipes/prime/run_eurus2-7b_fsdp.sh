@@ -5,7 +5,7 @@
 #
 #   bash recipes/prime/run_eurus2-7b_fsdp.sh [verl overrides ...]
 #   VARIANT=rloo bash recipes/prime/run_eurus2-7b_fsdp.sh
-#   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_fsdp.sh     # memory, time and disk space, without a GPU
+#   DRY_RUN=1 bash recipes/prime/run_eurus2-7b_fsdp.sh     # memory and disk space, without a GPU
 #   SHRINK=1 bash recipes/prime/run_eurus2-7b_fsdp.sh      # two steps on the CPU with a tiny untrained model
 #
 # VARIANT: prime (default), rloo (no process rewards); grpo, reinforce, ppo and grpo_prime,

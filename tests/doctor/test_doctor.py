@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import fake_gpus
 import pytest
 import torch
 from forked_workers import python
+from packaging.requirements import Requirement
 
 from prime_ext import doctor
 
@@ -66,7 +69,8 @@ def test_a_sound_installation_has_no_problem_but_a_short_memory(tmp_path):
             lambda group: [],
             "the entry point prime_ext of verl.plugins is missing; run pip",
         ),
-        ("SUPPORTED_VERL", "0.9.9", "pip install verl==0.9.9"),
+        ("PINS", {"verl": "==0.9.9"}, "pip install 'verl==0.9.9'"),
+        ("PINS", {"no-such-package": ">=1"}, "no-such-package none is installed, prime_ext needs"),
         ("LEAST_MEMORY_GB", 1e6, "GB of memory are available; close other programs"),
         ("LEAST_SHARED_MEMORY_GB", {"cpu": 1e6}, "--shm-size=10g"),
     ],
@@ -95,26 +99,136 @@ def test_an_error_that_verl_swallows_is_shown(monkeypatch, capsys, tmp_path):
     )
 
 
-def test_a_machine_without_an_accelerator_and_one_with_gpus(monkeypatch, tmp_path):
-    monkeypatch.delenv("VERL_PLATFORM")
-    assert "export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in next(
-        iter(doctor._accelerators({}))
-    )
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H100")
-    monkeypatch.setattr(doctor, "find_spec", lambda name: name)
-    monkeypatch.setitem(sys.modules, "flash_attn", sys)
+def test_the_pins_are_those_of_verl_and_of_this_package():
+    ours = map(Requirement, importlib.metadata.requires("prime_ext"))
+    of_verl = map(Requirement, importlib.metadata.requires("verl"))
+    pinned = {(one.name, str(one.specifier)) for one in (*ours, *of_verl)}
+    for name, pin in (*doctor.PINS.items(), *doctor.GPU_PINS.items()):
+        assert (name, str(Requirement(f"{name}{pin}").specifier)) in pinned, name
+
+
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    """Return a function that puts GPUs into this machine, with the versions that verl pins."""
+    stack = {"torch": "2.11.0+cu130", "vllm": "0.24.0", "flash-attn": "2.8.3+cu13torch2.11"}
+
+    def install(name="NVIDIA H100", capability=(9, 0), **versions):
+        known = stack | {"transformers": "5.9.0", "verl": "0.9.1", "ray": "2.60.0"}
+        known |= {"TransferQueue": "0.1.11", "tensordict": "0.10.0", **versions}
+        monkeypatch.delenv("VERL_PLATFORM")
+        monkeypatch.setattr(doctor, "version", lambda name: known.get(name, "1"))
+        monkeypatch.setattr(doctor, "find_spec", lambda name: name)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setitem(sys.modules, "flash_attn", sys)
+        fake_gpus.install(monkeypatch, tmp_path, name, capability)
+
+    return install
+
+
+def test_gpus_with_the_stack_that_verl_pins_have_no_problem(gpus):
+    gpus()
     facts = {}
-    assert list(doctor._accelerators(facts)) == [] and facts["accelerators"].count("H100") == 8
+    assert list(doctor._versions(facts)) == list(doctor._accelerators(facts)) == []
+    assert facts["accelerators"].count("H100") == 8
+
+
+@pytest.mark.parametrize(
+    ("package", "installed"),
+    [
+        ("torch", "2.13.0+cu130"),
+        ("vllm", "0.29.0"),
+        ("transformers", "5.12.1"),
+        ("flash-attn", "2.7.4"),
+        ("ray", "2.40.0"),
+        ("TransferQueue", "0.1.9"),
+        ("tensordict", "0.11.0"),
+    ],
+)
+def test_versions_other_than_the_pinned_ones_are_problems(gpus, package, installed):
+    gpus(**{package: installed})
+    (problem,) = doctor._versions({})
+    assert problem.startswith(
+        f"{package} {installed} is installed, prime_ext needs {package}="
+    ) or (package == "ray" and "needs ray>=" in problem)
+
+
+def test_old_gpus_and_missing_headers_are_problems(gpus, tmp_path):
+    gpus("Tesla T4", (7, 5))
+    (tmp_path / "Python.h").unlink()
+    old, header = doctor._accelerators({})
+    assert "Tesla T4 has compute capability 7.5" in old and "Python.h cannot be found" in header
+
+
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [(None, "is missing"), ("13.2", "is 13.2"), ("13.0", "")],
+)
+def test_blackwell_needs_the_toolkit_or_another_attention(
+    gpus, monkeypatch, tmp_path, release, said
+):
+    gpus("NVIDIA B200", (10, 0))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    if release:
+        (tmp_path / "bin").mkdir()
+        fake_gpus.write_program(tmp_path / "bin" / "nvcc", f"tools, release {release}, V{release}")
+    problems = list(doctor._accelerators({}))
+    assert len(problems) == bool(said)
+    assert all(said in line and "attention_backend=FLASH_ATTN" in line for line in problems)
+
+
+def test_a_missing_accelerator_is_explained_by_its_driver(monkeypatch, tmp_path):
+    monkeypatch.delenv("VERL_PLATFORM")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    ask = doctor._explain_missing_accelerator
+    assert "export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu" in ask()
+    fake_gpus.write_program(tmp_path / "nvidia-smi", "550.54.15\n550.54.15")
+    assert "nvidia-smi lists 2 GPUs" in ask() and "is a build without CUDA; pip install" in ask()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert "driver 550.54.15 is too old" in ask() and "install R580 or newer" in ask()
+    fake_gpus.write_program(tmp_path / "nvidia-smi", "580.159.04")
+    assert "PyTorch finds no accelerator; compare nvidia-smi" in ask()
+    assert ask() in doctor._accelerators({})
+
+
+def test_a_host_name_of_the_loopback_is_shown(monkeypatch):
+    for address, said in (("127.0.1.1", "which other nodes cannot reach"), ("10.0.0.7", "")):
+        monkeypatch.setattr("socket.gethostbyname", lambda name, address=address: address)
+        facts = {}
+        assert list(doctor._machine(facts)) == []
+        assert f"resolves to {address}" in facts["host name"] and said in facts["host name"]
+
+
+def test_caches_on_a_network_file_system_are_named(monkeypatch, tmp_path):
+    mounts = [SimpleNamespace(mountpoint="/", fstype="ext4")]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "me")
+    for name in doctor.CACHES:
+        monkeypatch.delenv(name, raising=False)
+
+    def describe():
+        facts = {}
+        assert list(doctor._machine(facts)) == []
+        return facts.get("caches of kernels", "")
+
+    assert describe() == ""
+    mounts.append(SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4"))
+    assert f"in {tmp_path}/me on nfs4" in describe() and "set TRITON_CACHE_DIR, VLLM" in describe()
+    for name in doctor.CACHES:
+        monkeypatch.setenv(name, "/local")
+    assert describe() == ""
+
+
+def test_flash_attention_that_cannot_be_imported_and_cpu_mode_on_gpus(gpus, monkeypatch, tmp_path):
+    gpus()
     monkeypatch.delitem(sys.modules, "flash_attn")
     (tmp_path / "flash_attn.py").write_text("raise ImportError('undefined symbol: _ZN3c104cuda')")
     monkeypatch.syspath_prepend(tmp_path)
-    (problem,) = doctor._accelerators(facts)
+    (problem,) = doctor._accelerators({})
     assert (
         "flash-attn cannot be imported (undefined symbol: _ZN3c104cuda)" in problem
         and "sdpa" in problem
     )
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
-    (problem,) = doctor._accelerators(facts)
+    (problem,) = doctor._accelerators({})
     assert "on the CPU, and there are 8 GPUs; unset" in problem

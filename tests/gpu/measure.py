@@ -8,7 +8,7 @@ engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded
            plan's, save and load
 noise      what of q = log pi_prm - log pi_ref is rounding while both are the same weights, by
 tokens of a pass budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with
-chunked log-probabilities, and the share of the device's peak they reach
+chunked log-probabilities
 
 Needs torch, transformers, verl and hydra; neither ray, vllm nor a model: weights are random, in the
 shapes of Qwen2.5. With ``--tiny`` the sizes are those of a test, and the device may be the CPU
@@ -49,7 +49,6 @@ from machine import describe  # noqa: E402
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from prime_ext.plan.memory import Engine, adapter_weights, engine_memory, read_shape  # noqa: E402
-from prime_ext.plan.run import DEVICES, UTILIZATION, pass_flops  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
 from prime_ext.verl_adapter.worker_engines import _ENGINES  # noqa: E402
 
@@ -320,13 +319,7 @@ def measure_noise(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 
 def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
     path = save_qwen(folder / "budget", sizes.model)
-    engine = plan_engine(path, sizes.budgets[0])
     rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
-    length = rollouts.tokens / rollouts.rows
-    peak = next(
-        (flop for name, flop in DEVICES.items() if CUDA and name in torch.cuda.get_device_name()),
-        None,
-    )
     with built(path) as prm:
         base = score(prm, rollouts, **packed(sizes.budgets[0]))
         for fused, tokens, name in product((False, True), sizes.budgets, ("score", "update")):
@@ -343,21 +336,17 @@ def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
                 _, seconds, most = sorted((timed(run) for _ in range(3)), key=lambda each: each[1])[
                     1
                 ]
-            work = pass_flops(engine, rollouts.tokens, length, training=name == "update")
             label = f"{name}, {tokens} tokens, {'chunked' if fused else 'plain'}"
             found[label] = {
                 "seconds": seconds,
                 "tokens_per_second": rollouts.tokens / seconds,
-                "planned_seconds": work / (UTILIZATION * peak) if peak else None,
                 "peak_mib": most,
-                "tflops": work / seconds / 1e12,
-                "share_of_peak": work / seconds / peak if peak else None,
             }
             print(f"    {label}: {found[label]}", flush=True)
 
 
 def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return measurements and what ``python -m prime_ext.doctor --plan`` expects (MiB, seconds)."""
+    """Return measurements and what ``python -m prime_ext.doctor --plan`` expects (MiB)."""
     rows = []
     for label, row in parts.get("engines", {}).get("found", {}).items():
         rows.append(
@@ -375,9 +364,7 @@ def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
     for label, row in parts.get("noise", {}).get("found", {}).items():
         rows.append((f"{label}: std of q per token", f"{row['token_std']:.5f}", "0.01-0.05"))
     for label, row in parts.get("budget", {}).get("found", {}).items():
-        planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
-        rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
-        rows.append((f"{label}: TFLOP/s", f"{row['tflops']:.1f}", ""))
+        rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", ""))
     return rows
 
 

@@ -175,6 +175,17 @@ def test_good_data_are_described(check, capsys):
     assert check([]) == 2 and "d.jsonl has no rows" in capsys.readouterr().err
 
 
+def test_a_gpu_without_flash_attention_is_a_line(check, capsys, monkeypatch):
+    monkeypatch.delenv("VERL_PLATFORM")
+    monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: False)
+    more = {"data.val_fraction": 0, "trainer.device": "cuda"}
+    assert check(response_rows(6), **more) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    sdpa = "+model.override_config.attn_implementation"
+    assert "model: flash-attn is not installed" in line and f"set {sdpa}=sdpa" in line
+    assert check(response_rows(6), **more, **{sdpa: "sdpa"}) == 0
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -4,6 +4,7 @@
 import json
 import shutil
 
+import fake_gpus
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -290,3 +291,32 @@ def test_sweeps_are_refused_in_a_line(monkeypatch, flags):
 def test_values_for_a_sweep_without_its_flag_are_a_line(check):
     (line, *_) = check("prm.beta=1,2")
     assert "prm.beta" in line
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:1"])
+def test_a_gpu_run_needs_flash_attention_and_a_compiler(check, monkeypatch, tmp_path, address):
+    monkeypatch.delenv("VERL_PLATFORM")
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: False)
+    fake_gpus.install(monkeypatch, tmp_path)
+    (tmp_path / "gcc").unlink()
+    compiler = "prime_ext: Triton's kernels are compiled when a run starts, and a C compiler"
+    missing = f"prime_ext: {MODEL}: flash-attn is not installed"
+    sdpa = "override_config.attn_implementation"
+    of_prm = "prime_ext: prm.model: flash-attn is not installed"
+    for words, begin in (
+        ([], missing),
+        ([f"+{MODEL}.{sdpa}=sdpa"], None),
+        (
+            [
+                f"+{MODEL}.{sdpa}=sdpa",
+                "prm.model.override_config={attn_implementation:flash_attention_2}",
+            ],
+            of_prm,
+        ),
+    ):
+        lines = check(*words, name="prime_trainer")
+        assert [line for line in lines if line.startswith(compiler)]
+        found = [line for line in lines if "flash-attn is not installed" in line]
+        assert len(found) == (begin is not None) and all(line.startswith(begin) for line in found)

@@ -10,10 +10,12 @@ from importlib.metadata import requires
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from recipe_calls import RECIPES
 
-EXTRAS = ("cpu", "dev")
+from prime_ext import doctor
+
 SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 
 
@@ -154,17 +156,26 @@ def test_help_lists_every_knob_of_the_script(script):
     assert knobs - set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", shown)) == set()
 
 
-def test_the_pinned_environment_satisfies_the_package():
-    lines = (RECIPES / "cpu_environment.txt").read_text().splitlines()[1:]
+# The GPU stack without flash-attn, which pip cannot install together with torch.
+@pytest.mark.parametrize(
+    ("name", "extras", "of_verl"),
+    [("cpu", ("cpu", "dev"), ()), ("gpu", ("gpu",), ("verl-core", "vllm", "cupy-cu130"))],
+)
+def test_a_pinned_environment_satisfies_the_package_and_verl(name, extras, of_verl):
+    lines = (RECIPES / f"{name}_environment.txt").read_text().splitlines()[1:]
     pins = {
         canonicalize_name(name): version for name, version in (line.split("==") for line in lines)
     }
-    needed = [Requirement(line) for line in requires("prime_ext")]
     needed = [
         one
-        for one in needed
-        if any(one.marker is None or one.marker.evaluate({"extra": x}) for x in EXTRAS)
+        for package, chosen in (("prime_ext", extras), ("verl", of_verl))
+        for one in map(Requirement, requires(package))
+        if any(one.marker is None or one.marker.evaluate({"extra": x}) for x in (*chosen, ""))
     ]
-    assert len(needed) > 20 and all(
-        one.specifier.contains(pins[canonicalize_name(one.name)]) for one in needed
-    )
+    assert len(needed) > 20
+    for one in needed:
+        assert one.specifier.contains(pins[canonicalize_name(one.name)]), one
+    if name == "gpu":
+        for package, pin in {**doctor.PINS, **doctor.GPU_PINS, "flash-attn": ""}.items():
+            known = pins.get(canonicalize_name(package), "0")
+            assert SpecifierSet(pin).contains(known), package

@@ -144,12 +144,20 @@ def test_before_the_first_step_there_is_one_screen(printed, tmp_path):
         "prime_ext: data: a.parquet; validation: b.parquet, c.parquet",
         f"prime_ext: checkpoints: {folder}",
         f"prime_ext: output: {folder}/console.log; configuration: {folder}/configuration.yaml",
+        "prime_ext: starting Ray, the models and the transformers servers; console.log has what"
+        " they print meanwhile",
         "step 1/80  accuracy (all) 0.2",
         "without an end",
     ]
     # After the first step everything is shown, as it was printed.
     assert err == [f"{WORKER}a warning"]
-    assert len(log) == 6 + 1200 + 4 and log[6:1206] == noise and step in log
+    assert len(log) == 7 + 1200 + 4 and log[7:1207] == noise and step in log
+
+
+def test_the_last_line_of_the_screen_says_what_starts(printed):
+    gpu = ["actor_rollout_ref.rollout.name=vllm", "trainer.device=cuda"]
+    out, _, _ = printed([f"{WORKER}loading"], *gpu)
+    assert out[6].startswith("prime_ext: starting Ray, the models and the vllm servers, an est")
 
 
 def test_an_error_and_what_follows_it_are_shown(printed):
@@ -159,13 +167,13 @@ def test_an_error_and_what_follows_it_are_shown(printed):
         f'{WORKER}  File "x.py"',
     ]
     out, _, log = printed([*lines, "later"])
-    assert out[6:] == [*lines[1:], "later", "without an end"] and log[6:10] == [*lines, "later"]
+    assert out[7:] == [*lines[1:], "later", "without an end"] and log[7:11] == [*lines, "later"]
 
 
 @pytest.mark.parametrize("other", ["trainer.logger=[file]", "trainer.v1.trainer_mode=sync"])
 def test_without_lines_about_steps_nothing_is_hidden(printed, other):
     out, _, _ = printed([f"{WORKER}loading"], other)
-    assert out[6:] == [f"{WORKER}loading", "without an end"]
+    assert out[7:] == [f"{WORKER}loading", "without an end"]
 
 
 def test_a_resumed_run_appends_to_its_output(printed, tmp_path):

@@ -125,12 +125,16 @@ def test_checkpoints_without_weights_are_refused(start, words, names, said):
     assert said in ask(config) if said else ask(config) == ""
 
 
-def test_shards_of_other_ranks_are_refused_without_recorded_settings(start):
-    """Checkpoints of version 0.2 have none."""
-    config = start()
-    folder = save(config, ranks=2)
+@pytest.mark.parametrize("words", [[], ["trainer.val_only=true"]])
+def test_shards_of_other_ranks_are_refused_without_recorded_settings(start, words):
+    """Checkpoints of version 0.2 have none, and verl loads one for a validation too."""
+    config = start("trainer.n_gpus_per_node=8", *words)
+    folder = save(config, ranks=16)
     mark_complete(folder, {"global_step": 3})
-    assert "actor was saved by another number of ranks than 1" in ask(config)
+    line = ask(config)
+    assert line.startswith(f"{folder}/actor was saved by 16 ranks, and this run has 8 (trainer.n")
+    assert "python -m prime_ext.generate.export" in line and "\n" not in line
+    assert ask(start("trainer.n_gpus_per_node=8", "trainer.nnodes=2", *words)) == ""
 
 
 def test_a_moved_model_is_the_same_and_a_changed_one_is_not(start, tmp_path):
