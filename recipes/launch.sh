@@ -16,7 +16,7 @@ source "$PROJECT_ROOT/recipes/python.sh"
 # validation all run, but nothing is learned. With RAY_ADDRESS it runs on the NNODES nodes of that
 # cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or continues from two existing ones.
 # SHRINK=gpu makes them on one GPU, with the configuration for GPUs; SHRINK_ROLLOUT=vllm generates
-# with vLLM.
+# with vLLM. Nothing is compiled by torch or vLLM, unless TORCH_COMPILE_DISABLE=0 is set.
 launch() {
     local config=$1
     shift
@@ -83,7 +83,7 @@ prepare_shrunk() {
     # In addition to the modules of the command.
     export VERL_USE_EXTERNAL_MODULES=recipes.smoke.smoke_verifier${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}
     [[ "$SHRINK" == gpu ]] || export VERL_PLATFORM=cpu
-    export TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+    export TORCH_COMPILE_DISABLE=${TORCH_COMPILE_DISABLE:-1} OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 }
 
 # True if this is not a real run, so that the data and models of the recipe are not needed.

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM on this machine as a backend: data-parallel copies of a tensor-parallel model."""
+"""vLLM on this machine as a backend: data-parallel copies of a tensor-parallel model.
+
+FlashInfer compiles kernels at run time, with the CUDA toolkit of torch's version (13.0), which pip
+does not install. vLLM would sample with it, so here it does not, unless
+``VLLM_USE_FLASHINFER_SAMPLER`` says so. On a B200 vLLM also attends with FlashInfer: install the
+toolkit there, or use ``vllm serve MODEL --attention-backend FLASH_ATTN`` with ``--backend server``.
+"""
 
 import importlib.util
 import os
@@ -86,6 +92,7 @@ class VLLMBackend(LocalBackend):
         if self._portal is None:
             # vLLM's processes import the main program again; a fork would copy its threads.
             os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
+            os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
             with catch_loading_errors(self.path), ExitStack() as opened:
                 portal = opened.enter_context(start_blocking_portal())
                 self._engine = portal.call(_engine, self.arguments)

@@ -4,10 +4,15 @@
 import multiprocessing
 import os
 import signal
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from tiny_llama import save_llama
 
+from prime_ext.generate import vllm_backend
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
 from prime_ext.generate.vllm_backend import build_sampling_arguments
@@ -16,6 +21,41 @@ from prime_ext.generate.vllm_backend import build_sampling_arguments
 def test_seeds_have_63_bits_and_greedy_has_none():
     assert build_sampling_arguments(Sampling(temperature=0.5), 2**64 - 1)["seed"] == 2**63 - 1
     assert build_sampling_arguments(Sampling(), 7)["seed"] is None
+
+
+SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")])
+def test_the_sampler_needs_no_compiler_unless_the_user_wants(
+    tmp_path, monkeypatch, given, expected
+):
+    async def start_engine(arguments):
+        return SimpleNamespace(environment=dict(os.environ), shutdown=lambda: None)
+
+    installed = ModuleType("vllm")
+    installed.__spec__ = ModuleSpec("vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", installed)
+    monkeypatch.setattr(vllm_backend, "_engine", start_engine)
+    os.environ.pop(SAMPLER, None)
+    if given is not None:
+        os.environ[SAMPLER] = given
+    backend = open_backend("vllm", str(save_llama(tmp_path / "m")))
+    backend._start()
+    environment = backend._engine.environment
+    backend.close()
+    assert environment[SAMPLER] == expected
+    assert environment["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+
+
+@pytest.mark.skipif(not find_spec("vllm"), reason="vLLM is not installed")
+def test_vllm_reads_the_name_of_its_sampler(monkeypatch):
+    from vllm import envs
+
+    monkeypatch.delenv(SAMPLER, raising=False)
+    assert envs.VLLM_USE_FLASHINFER_SAMPLER
+    monkeypatch.setenv(SAMPLER, "0")
+    assert not envs.VLLM_USE_FLASHINFER_SAMPLER
 
 
 def get_texts(backend, requests):

@@ -73,6 +73,7 @@ def describe(path: str) -> dict[str, Any]:
         "max_model_len": engine.model_config.max_model_len,
         "load_format": engine.load_config.load_format,
         "max_num_seqs": engine.scheduler_config.max_num_seqs,
+        "num_gpu_blocks_override": engine.cache_config.num_gpu_blocks_override,
         "gpu_memory_utilization": engine.cache_config.gpu_memory_utilization,
         "tensor_model_parallel_size": engine.parallel_config.tensor_parallel_size,
         "lora_rank": engine.lora_config.max_lora_rank if engine.lora_config else 0,

@@ -35,6 +35,7 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.run.ray_cluster import check_ray
 from recipes.prime import code_rows
 from recipes.pspo_wrs.pspo_data import LABELS as LABELERS
+from recipes.smoke.prepare import overrides as shrink
 from recipes.smoke.prepare import prepare, read_words
 from recipes.studies.study_report import read_study
 from recipes.studies.through_verl import VERL_TASKS
@@ -250,15 +251,18 @@ def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
     ]
     runs = {**GPU_RUNS, "prime_gsm8k.sh": ["Qwen/Qwen2.5-0.5B-Instruct", *adapter]}
     sections = []
-    files = []
     for script, words in sorted(runs.items()):
         sections.append(
             composed(get_calls(tmp_path, script, *words, **NO_FILES)[-1]).actor_rollout_ref
         )
         model = sections[-1].model
         model.path = str(RECIPES / "model_configs" / Path(model.path).name)
-        files.append(tmp_path / f"{len(files)}.yaml")
-        OmegaConf.save(sections[-1], files[-1])
+    prepare("prime", tmp_path)
+    shrunk = shrink("prime", tmp_path, rollout="vllm")
+    sections.append(compose_config("prime_trainer", shrunk).actor_rollout_ref)
+    files = [tmp_path / f"{index}.yaml" for index in range(len(sections))]
+    for section, file in zip(sections, files, strict=True):
+        OmegaConf.save(section, file)
     program = [
         sys.executable,
         RECIPES.parent / "tests" / "gpu" / "vllm_engines.py",
@@ -271,6 +275,8 @@ def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
         rollout = section.rollout
         longest = engine.pop("max_model_len")
         assert longest >= rollout.prompt_length + rollout.response_length
+        blocks = rollout.engine_kwargs.vllm.get("num_gpu_blocks_override")
+        assert engine.pop("num_gpu_blocks_override") == blocks
         assert engine == {name: rollout.get(name, section.model.get(name)) for name in engine}
 
 
