@@ -30,21 +30,23 @@ class ModelShape:
     """Sizes of a causal language model, in parameters and dimensions."""
 
     weights: int  # tied ones once
-    product_weights: int  # of matrix products: without an untied input embedding
+    # of a token's matrix products: without an untied input embedding, and experts it does not reach
+    product_weights: int
     block_weights: int  # of the largest transformer block, which FSDP gathers at once
     # outside of the blocks (embeddings, output layer), gathered during the complete pass
     root_weights: int
     layers: int
     width: int
-    intermediate: int
+    intermediate: int  # of the experts that a token reaches, together
     vocabulary: int  # outputs per token
     attention_width: int
     key_value_width: int
+    idle_weights: int = 0  # of experts that a token does not reach
 
     def make_critic(self) -> "ModelShape":
         """Return the same model with one value per token in place of logits: a critic."""
         output = self.vocabulary * self.width
-        untied = 0 if self.product_weights == self.weights else output
+        untied = 0 if self.product_weights + self.idle_weights == self.weights else output
         sizes = {"weights": self.weights - untied, "root_weights": self.root_weights - untied}
         return replace(self, product_weights=self.product_weights - output, vocabulary=1, **sizes)
 
@@ -78,18 +80,35 @@ def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelSha
     embedding = model.get_input_embeddings().weight
     output = model.get_output_embeddings()
     looked_up = 0 if output is not None and output.weight is embedding else embedding.numel()
+    idle = _count_idle_weights(model)
+    intermediate = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    if idle:
+        intermediate = config.num_experts_per_tok * config.moe_intermediate_size
     return ModelShape(
         weights=weights,
-        product_weights=weights - looked_up,
+        product_weights=weights - looked_up - idle,
         block_weights=max(blocks),
         root_weights=weights - sum(blocks),
         layers=len(blocks),
         width=config.hidden_size,
-        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        intermediate=intermediate,
         vocabulary=config.vocab_size,
         attention_width=heads * head,
         key_value_width=(getattr(config, "num_key_value_heads", None) or heads) * head,
+        idle_weights=idle,
     )
+
+
+def _count_idle_weights(model: Any) -> int:
+    """Return the weights of experts that a token does not reach; 0 of a model without experts."""
+    # transformers has the experts of a layer in tensors whose first axis counts them.
+    experts = [
+        weight
+        for name, weight in model.named_parameters()
+        if ".experts." in name and weight.dim() == 3
+    ]
+    reached = model.config.get_text_config().num_experts_per_tok if experts else 0
+    return sum(weight.numel() // len(weight) * (len(weight) - reached) for weight in experts)
 
 
 def adapter_weights(

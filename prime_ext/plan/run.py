@@ -10,6 +10,7 @@ generation is the paper's (arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -268,6 +269,7 @@ def plan_run(
             name: engine.tokens for name, engine in engines.items()
         },
         "parameters": {name: engine.shape.weights for name, engine in engines.items()},
+        **_name_used_parameters(engines),
         "trained parameters": {name: engine.trained for name, engine in engines.items()},
         "GiB of a checkpoint": round(sum(saved) / GIB, 3),
     }
@@ -283,6 +285,14 @@ def plan_run(
         "device_bytes": device_bytes,
         "warnings": warnings,
     }
+
+
+def _name_used_parameters(engines: Mapping[str, Engine]) -> dict[str, Any]:
+    """Return the parameters that a token uses, if a model has experts that it does not reach."""
+    if not any(engine.shape.idle_weights for engine in engines.values()):
+        return {}
+    used = {name: each.shape.weights - each.shape.idle_weights for name, each in engines.items()}
+    return {"parameters that a token uses": used}
 
 
 def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
