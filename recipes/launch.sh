@@ -12,12 +12,12 @@ source "$PROJECT_ROOT/recipes/python.sh"
 # printed; only the sizes of the models are read, and no GPU is needed. Knobs of the plan:
 # DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS (prompt and response, for the hours). Status: 0 if it
 # fits, 1 if it would not start or not fit, 2 without a plan.
-# With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated
-# rows and a verifier that counts digits: filter, PRM or step reward model, checkpoints and
-# validation all run, but nothing is learned. With RAY_ADDRESS it runs on the NNODES nodes of that
-# cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or continues from two existing ones.
-# SHRINK=gpu makes them on one GPU, with the configuration for GPUs; SHRINK_ROLLOUT=vllm generates
-# with vLLM.
+# With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model of the recipe's
+# family (Qwen2, Qwen3, Qwen3-MoE; a Llama for all others), generated rows and a verifier that
+# counts digits: filter, PRM or step reward model, checkpoints and validation all run, but nothing
+# is learned. With RAY_ADDRESS it runs on the NNODES nodes of that cluster, one rank on each.
+# SHRINK_STEPS=4 makes four steps, or continues from two existing ones. SHRINK=gpu makes them on one
+# GPU, with the configuration for GPUs; SHRINK_ROLLOUT=vllm generates with vLLM.
 launch() {
     local config=$1
     shift
@@ -26,7 +26,7 @@ launch() {
     if shrink; then
         local tools=()
         [[ " $* " != *.default_agent_loop=bounded_tool_agent\ * ]] || tools=(--tools)
-        prepare_shrunk "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
+        prepare_shrunk "${config%%_*}" "$OUTPUT_DIR/inputs" "$@" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
             ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"} "${tools[@]}"
         [[ "$config" == *_cpu || "$SHRINK" == gpu ]] || config=${config}_cpu
     fi
