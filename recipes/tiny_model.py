@@ -39,8 +39,7 @@ CHATML = (
 )
 # Without thoughts, the prompt has empty ones; the default is with them.
 THINKING = (
-    "{% if add_generation_prompt and enable_thinking is false %}"
-    "<think>\n\n</think>\n\n{% endif %}"
+    "{% if add_generation_prompt and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
 )
 WIDE_HEADS = {"head_dim": 64}
 # By family: what differs from the sizes in build_qwen.

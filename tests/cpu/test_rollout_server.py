@@ -256,7 +256,7 @@ async def test_experts_arrive_one_by_one(tmp_path):
     loader = WeightLoader(receiver)
     async for bucket in pack_in_buckets(sent.items(), 1 << 14):
         loader.load(bucket)
-    with pytest.raises(ValueError, match=r"1 weights .* experts.3.up_proj.weight"):
+    with pytest.raises(ValueError, match=r"1 weights .*1.mlp.experts.3.up_proj"):
         loader.finish()
 
 
