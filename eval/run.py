@@ -299,6 +299,8 @@ def main(
         top.error("--tasks is needed; --list says which there are")
     if options.output is None and options.show_prompt is None:
         top.error("--output is needed: a folder for results")
+    if options.raw and options.chat_template_kwargs:
+        top.error("--chat-template-kwargs has no effect with --raw; leave out one of them")
     backend = None
     try:
         planned = plan_tasks(options)

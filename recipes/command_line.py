@@ -9,6 +9,10 @@ from prime_ext.utils.threads import use_one_thread
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "data": {"type": Path, "required": True, "help": "parquet file of problems"},
+    "family": {
+        "choices": ("llama", "qwen2", "qwen3", "qwen3_moe"),
+        "help": "architecture of the model (default: llama)",
+    },
     "limit": {"type": int, "help": "use only the first problems"},
     "mean-error": {"type": float, "help": "mean error probability of the demonstrators"},
     "model": {"type": Path, "required": True, "help": "Hugging Face folder, or checkpoint of verl"},

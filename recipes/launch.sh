@@ -11,10 +11,10 @@ source "$PROJECT_ROOT/recipes/python.sh"
 # With DRY_RUN=1 the configuration is composed and checked instead, and its memory is printed; only
 # the sizes of the models are read, and no GPU is needed. DEVICE_MEMORY is that of a device in GiB,
 # 80 by default. Status: 0 if it fits, 1 if it would not start or not fit, 2 without a plan.
-# With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated
-# rows and a verifier that counts digits: filter, PRM or step reward model, checkpoints and
-# validation all run, but nothing is learned. With RAY_ADDRESS it runs on the NNODES nodes of that
-# cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or continues from two existing ones.
+# With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model of the recipe's
+# family (Qwen2, Qwen3, Qwen3-MoE; a Llama for all others), generated rows and a verifier that
+# counts digits: filter, PRM or step reward model, checkpoints and validation all run, but nothing
+# is learned. With RAY_ADDRESS it runs on the NNODES nodes of that cluster, one rank on each. SHRINK_STEPS=4 makes four steps, or continues from two existing ones.
 # SHRINK=gpu makes them on one GPU, with the configuration for GPUs; SHRINK_ROLLOUT=vllm generates
 # with vLLM. Nothing is compiled by torch or vLLM, unless TORCH_COMPILE_DISABLE=0 is set.
 launch() {
@@ -25,7 +25,7 @@ launch() {
     if shrink; then
         local tools=()
         [[ " $* " != *.default_agent_loop=bounded_tool_agent\ * ]] || tools=(--tools)
-        prepare_shrunk "${config%%_*}" "$OUTPUT_DIR/inputs" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
+        prepare_shrunk "${config%%_*}" "$OUTPUT_DIR/inputs" "$@" ${RAY_ADDRESS:+--nodes "${NNODES:-1}"} \
             ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"} "${tools[@]}"
         [[ "$config" == *_cpu || "$SHRINK" == gpu ]] || config=${config}_cpu
     fi

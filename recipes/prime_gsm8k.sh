@@ -3,7 +3,11 @@
 # PRIME on GSM8K with any Hugging Face chat model.
 #
 #   bash recipes/prime_gsm8k.sh MODEL_PATH [verl overrides ...]
+#   bash recipes/prime_gsm8k.sh Qwen/Qwen3-0.6B
+#   THINKING=true MAX_RESPONSE=8192 bash recipes/prime_gsm8k.sh Qwen/Qwen3-1.7B
 #
+# THINKING: true or false for models that think or not (Qwen3); empty for their template's default.
+# It is false for Qwen3, whose thoughts MAX_RESPONSE=1024 would cut off.
 # Run hf download MODEL first, because workers that wait for a download stop after half an hour.
 # On a node with GPUs the defaults train with FSDP and vLLM. DEVICE=cpu runs the same recipe on the
 # CPU with a small batch, to try it out. DRY_RUN=1 prints memory, time and disk space instead,
@@ -16,11 +20,17 @@ set -euo pipefail
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
 begin 1 "DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE POLICY_LR PRM_LR
-    BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ KEEP TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) $RUN_KNOBS" "$@"
+    BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ KEEP TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) THINKING $RUN_KNOBS" "$@"
 MODEL_PATH=$1
 shift
 
 DEVICE=${DEVICE:-cuda}
+THINKING=${THINKING-$([[ "$MODEL_PATH" != *Qwen3-*B ]] || echo false)}
+case "$THINKING" in
+    "") CHAT=() ;;
+    true | false) CHAT=(++data.apply_chat_template_kwargs.enable_thinking="$THINKING") ;;
+    *) echo "prime_gsm8k.sh: THINKING=$THINKING must be true, false or empty" >&2; exit 2 ;;
+esac
 # Folder with the official train.jsonl and test.jsonl; empty: from the Hugging Face hub.
 GSM8K_DIR=${GSM8K_DIR:-}
 OUTPUT_DIR=${OUTPUT_DIR:-outputs/gsm8k}
@@ -50,7 +60,7 @@ else
     MAX_RESPONSE=${MAX_RESPONSE:-1024}
     # Eight GPUs or more hold the states of a small model; with fewer GPUs, or a larger model, the
     # states wait on the host.
-    OFFLOAD=${OFFLOAD:-$([[ "$N_GPUS" -ge 8 && "$MODEL_PATH" == *0.5[Bb]* ]] && echo false || echo true)}
+    OFFLOAD=${OFFLOAD:-$([[ "$N_GPUS" -ge 8 && "$MODEL_PATH" == *0.[56][Bb]* ]] && echo false || echo true)}
     DEVICE_OVERRIDES=(
         actor_rollout_ref.actor.use_dynamic_bsz=true
         actor_rollout_ref.actor.fsdp_config.param_offload="$OFFLOAD"
@@ -95,6 +105,7 @@ launch "$CONFIG" \
     data.max_prompt_length="$MAX_PROMPT" \
     data.max_response_length="$MAX_RESPONSE" \
     data.filter_overlong_prompts=true \
+    "${CHAT[@]}" \
     actor_rollout_ref.model.path="$MODEL_PATH" \
     actor_rollout_ref.actor.ppo_mini_batch_size="$MINI_BATCH" \
     actor_rollout_ref.actor.optim.lr="$POLICY_LR" \

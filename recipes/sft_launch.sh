@@ -48,7 +48,7 @@ launch_sft() {
     # Each start has its own file, because verl would overwrite that of an earlier one.
     VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics_$(date -u +%Y%m%dT%H%M%S).jsonl"
     export VERL_FILE_LOGGER_PATH
-    ! shrink || prepare_shrunk sft "$OUTPUT_DIR/inputs"
+    ! shrink || prepare_shrunk sft "$OUTPUT_DIR/inputs" model.path="$MODEL"
     launch_supervised verl.trainer.sft_trainer \
         data.train_files="$train" \
         data.val_files="${VAL_FILES:-null}" \

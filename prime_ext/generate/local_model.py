@@ -16,6 +16,7 @@ from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_
 from prime_ext.utils.files import digest_files
 from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.report_page import join_lines
+from prime_ext.utils.text_tokens import find_unread_option
 
 EXPORTED = "exported_hf"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -83,8 +84,9 @@ def catch_loading_errors(name: str) -> Iterator[None]:
 class LocalBackend(Backend):
     """A model on this machine, without its weights.
 
-    ``hub`` has keywords of transformers' loaders; ``context`` counts tokens of prompt and response
-    together. Raises ``BackendError``: there is no such model, or it does not allow the options.
+    ``hub`` has keywords of transformers' loaders, ``chat_template_kwargs`` variables of the chat
+    template; ``context`` counts tokens of prompt and response together. Raises ``BackendError``:
+    there is no such model, or it does not allow the options.
     """
 
     kind: str
@@ -98,6 +100,7 @@ class LocalBackend(Backend):
         max_model_len: int | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         from transformers import AutoConfig, AutoTokenizer
 
@@ -112,6 +115,13 @@ class LocalBackend(Backend):
         with catch_loading_errors(self.path):
             self.config = AutoConfig.from_pretrained(self.path, **self.hub)
             self.tokenizer = AutoTokenizer.from_pretrained(self.path, **self.hub)
+        self.chat_options = dict(chat_template_kwargs or {})
+        unread = find_unread_option(self.tokenizer, self.chat_options)
+        if unread is not None:
+            raise BackendError(
+                f"--chat-template-kwargs: the chat template of {model} does not read {unread!r};"
+                " correct the name, or leave it out"
+            )
         self.context = _context(self.config, model, max_model_len)
         self.dtype = ("float32" if on_cpu else "bfloat16") if dtype == "auto" else dtype
         self._ids: LRUCache[Any, list[int]] = LRUCache(_REMEMBERED)
@@ -122,7 +132,8 @@ class LocalBackend(Backend):
         known = {"backend": self.kind, "model": self.name, "revision": revision}
         if Path(self.path).is_dir():
             known["weights"] = digest_files(weight_files(Path(self.path)))
-        return known | {"dtype": self.dtype, "context": self.context}
+        chat = {"chat_template_kwargs": self.chat_options} if self.chat_options else {}
+        return known | {"dtype": self.dtype, "context": self.context, **chat}
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
         """Return the prompt as text, without what a tokenizer puts before a text.
@@ -139,7 +150,9 @@ class LocalBackend(Backend):
         chat = [dict(message) for message in prompt]
         try:
             return str(
-                self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+                self.tokenizer.apply_chat_template(
+                    chat, tokenize=False, add_generation_prompt=True, **self.chat_options
+                )
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise BackendError(

@@ -3,6 +3,7 @@
 
 import argparse
 import importlib.util
+import json
 from typing import Any
 
 from prime_ext.generate.backend import Backend, BackendError
@@ -13,6 +14,18 @@ _SERVER = ("server",)
 _INTEGER = {"type": int}
 _NUMBER = {"type": float}
 _DTYPES = {"choices": ("auto", "float32", "bfloat16", "float16", "float64")}
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a JSON object")
+    return value
+
+
 # By name of the argument: the backends that read it, its help, and argparse's options.
 _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "base_url": (
@@ -24,6 +37,11 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "concurrency": (_SERVER, "requests at a time (default: 16)", _INTEGER),
     "attempts": (_SERVER, "attempts per request (default: 8)", _INTEGER),
     "timeout": (_SERVER, "seconds for one attempt (default: 1800)", _NUMBER),
+    "chat_template_kwargs": (
+        KINDS,
+        "variables of the chat template, such as '{\"enable_thinking\": false}'",
+        {"type": _read_object, "metavar": "JSON"},
+    ),
     "dtype": (
         _LOCAL,
         "of weights and computation (default: auto: float32 on the CPU, else bfloat16)",

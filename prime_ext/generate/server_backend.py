@@ -3,7 +3,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -48,11 +48,13 @@ class ServerBackend(Backend):
         concurrency: int = 16,
         attempts: int = 8,
         timeout: float = 1800.0,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = api_url(base_url)
         self.concurrency = concurrency
         self.attempts = attempts
         self.timeout = timeout
+        self.chat_options = dict(chat_template_kwargs or {})
         self._wanted = model
         self._key = os.environ.get(api_key_env, "") if api_key_env else ""
         if api_key_env and not self._key:
@@ -98,6 +100,8 @@ class ServerBackend(Backend):
         told: dict[str, Any] = {
             name: self._served[name] for name in ("root", "max_model_len") if name in self._served
         }
+        if self.chat_options:
+            told["chat_template_kwargs"] = self.chat_options
         return {"backend": "server", "model": str(self._served["id"]), **told}
 
     def check(self, requests: Sequence[Request]) -> None:
@@ -165,13 +169,14 @@ class ServerBackend(Backend):
             if isinstance(request.prompt, str)
             else client.chat.completions.create
         )
+        arguments = payload(request, model, self.chat_options)
         for _ in range(self.attempts - 1):
             try:
-                return read_completion(await create(**payload(request, model)), request)
+                return read_completion(await create(**arguments), request)
             except ValueError:
                 # A malformed answer, or a body that is not JSON; the client repeats all else.
                 await asyncio.sleep(1.0)
-        return read_completion(await create(**payload(request, model)), request)
+        return read_completion(await create(**arguments), request)
 
 
 def status_text(error: openai.APIStatusError) -> str:
@@ -192,11 +197,15 @@ def api_url(base_url: str) -> str:
     return f"{base_url.rstrip('/')}/v1" if parts.path in ("", "/") else base_url.rstrip("/")
 
 
-def payload(request: Request, model: str) -> dict[str, Any]:
+def payload(request: Request, model: str, chat_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the client's arguments for a request; its signed seeds drop the highest bit."""
     sampling = request.sampling
     # Not part of OpenAI's interface, so they are only sent where they mean something.
-    extensions = {"top_k": sampling.top_k, "min_tokens": sampling.min_new_tokens}
+    extensions: dict[str, Any] = {
+        "top_k": sampling.top_k,
+        "min_tokens": sampling.min_new_tokens,
+        "chat_template_kwargs": {} if isinstance(request.prompt, str) else dict(chat_options),
+    }
     return {
         "model": model,
         **(

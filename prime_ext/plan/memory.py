@@ -36,10 +36,11 @@ class ModelShape:
     root_weights: int
     layers: int
     width: int
-    intermediate: int
+    intermediate: int  # of the experts that a token reaches, together
     vocabulary: int  # outputs per token
     attention_width: int
     key_value_width: int
+    idle_weights: int = 0  # of experts that a token does not reach
 
     def make_critic(self) -> "ModelShape":
         """Return the same model with one value per token in place of logits: a critic."""
@@ -76,6 +77,10 @@ def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelSha
     weights = model.num_parameters()
     embedding = model.get_input_embeddings().weight
     output = model.get_output_embeddings()
+    idle = _count_idle_weights(model)
+    intermediate = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    if idle:
+        intermediate = config.num_experts_per_tok * config.moe_intermediate_size
     return ModelShape(
         weights=weights,
         tied=output is not None and output.weight is embedding,
@@ -83,11 +88,24 @@ def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelSha
         root_weights=weights - sum(blocks),
         layers=len(blocks),
         width=config.hidden_size,
-        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        intermediate=intermediate,
         vocabulary=config.vocab_size,
         attention_width=heads * head,
         key_value_width=(getattr(config, "num_key_value_heads", None) or heads) * head,
+        idle_weights=idle,
     )
+
+
+def _count_idle_weights(model: Any) -> int:
+    """Return the weights of experts that a token does not reach; 0 of a model without experts."""
+    # transformers has the experts of a layer in tensors whose first axis counts them.
+    experts = [
+        weight
+        for name, weight in model.named_parameters()
+        if ".experts." in name and weight.dim() == 3
+    ]
+    reached = model.config.get_text_config().num_experts_per_tok if experts else 0
+    return sum(weight.numel() // len(weight) * (len(weight) - reached) for weight in experts)
 
 
 def adapter_weights(

@@ -8,6 +8,7 @@ with 0 when the run fits, 1 when it would not start or not fit, 2 without a plan
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -219,6 +220,7 @@ def plan_run(config: DictConfig, device_bytes: float | None) -> dict[str, Any]:
             name: engine.tokens for name, engine in engines.items()
         },
         "parameters": {name: engine.shape.weights for name, engine in engines.items()},
+        **_name_used_parameters(engines),
         "trained parameters": {name: engine.trained for name, engine in engines.items()},
         "GiB of a checkpoint": round(sum(saved) / GIB, 3),
     }
@@ -231,6 +233,14 @@ def plan_run(config: DictConfig, device_bytes: float | None) -> dict[str, Any]:
         "device_bytes": device_bytes,
         "warnings": warnings,
     }
+
+
+def _name_used_parameters(engines: Mapping[str, Engine]) -> dict[str, Any]:
+    """Return the parameters that a token uses, if a model has experts that it does not reach."""
+    if not any(engine.shape.idle_weights for engine in engines.values()):
+        return {}
+    used = {name: each.shape.weights - each.shape.idle_weights for name, each in engines.items()}
+    return {"parameters that a token uses": used}
 
 
 def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:

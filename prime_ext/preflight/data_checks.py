@@ -20,6 +20,7 @@ from prime_ext.tasks.rl_rows import (
     row_faults,
 )
 from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.utils.text_tokens import find_unread_option
 
 TRAIN_FILES = "data.train_files"
 _AGENT = "agent_name"
@@ -105,6 +106,11 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
     own = {"chat_template": model.custom_chat_template} if model.get("custom_chat_template") else {}
     tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code, **own)
     options: Any = OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True)
+    if (unread := find_unread_option(tokenizer, options)) is not None:
+        raise SourceError(
+            f"the chat template of {name} does not read data.apply_chat_template_kwargs.{unread};"
+            " correct the name, or leave it out"
+        )
     if config.actor_rollout_ref.rollout.agent.default_agent_loop in TOOL_LOOPS:
         options["tools"] = _tool_schemas(config.actor_rollout_ref.rollout.multi_turn)
     overheads: dict[tuple[str, ...], int] = {}

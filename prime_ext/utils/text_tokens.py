@@ -6,8 +6,10 @@ on: the prompt through the chat template, the response tokenized on its own, the
 end-of-sequence token.
 """
 
+import inspect
+import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,19 @@ class TextError(RunError):
 def wrap_prompt(prompt: Prompt) -> list[dict[str, Any]]:
     """Return a prompt as chat messages; a string is one message of the user."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def find_unread_option(tokenizer: Any, names: Iterable[str]) -> str | None:
+    """Return the first of the names that the chat template does not read, None if it reads all.
+
+    A template ignores unknown variables, so that a typo would leave a model in its other mode.
+    """
+    known = inspect.signature(tokenizer.apply_chat_template).parameters
+    template = str(tokenizer.chat_template)
+    return next(
+        (name for name in names if name not in known and not re.search(rf"\b{name}\b", template)),
+        None,
+    )
 
 
 def join_steps(

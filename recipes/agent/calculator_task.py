@@ -49,6 +49,7 @@ _CALL = json.dumps({"name": SCHEMA["function"]["name"], "arguments": {"expressio
 CALL_OPEN, CALL_CLOSE = f"<tool_call>{_CALL}</tool_call>".split("|")
 ANSWER_OPEN = "<tool_response>"
 ANSWER_CLOSE = "</tool_response>"
+MARKS = (CALL_OPEN, CALL_CLOSE, ANSWER_OPEN, ANSWER_CLOSE)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] in ('user', 'system') %}{{ bos_token + message['content'] }}"
@@ -66,8 +67,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = quickstart_model.build_tokenizer(
         vocabulary, CHAT_TEMPLATE, MAX_LENGTH, unknown="<unk>"
     )
-    parts = (CALL_OPEN, CALL_CLOSE, ANSWER_OPEN, ANSWER_CLOSE)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in parts])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in MARKS])
     return tokenizer
 
 

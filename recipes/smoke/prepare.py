@@ -1,25 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the inputs of a recipe with ``SHRINK=1``: an untrained tiny model and generated rows.
 
-    python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs
+    python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs \\
+        actor_rollout_ref.model.path=PRIME-RL/Eurus-2-7B-SFT
 
-Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU
-needs, from the text files next to this one. Everything else stays as in the recipe.
+The model is of the family of the recipe's, which its overrides name. Prints the overrides, one per
+line, that come after those of the recipe: sizes, paths and what a CPU needs, from the text files
+next to this one. Everything else stays as in the recipe.
 """
 
 import argparse
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedModel
 
+from prime_ext.config.engines import text_config
 from prime_ext.offline_prm.offline_settings import STEP_LOSS
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_atomically, write_json_lines
+from recipes.agent.calculator_task import MARKS
 from recipes.agent.calculator_task import build_tokenizer as build_agent_tokenizer
 from recipes.pspo_wrs.pspo_data import generate_problems, label_chains
 from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
@@ -27,7 +33,12 @@ from recipes.quickstart import demonstrators
 from recipes.quickstart.quickstart_data import rl_rows, sft_rows, write_parquet
 from recipes.quickstart.small_model import build_model, build_tokenizer
 from recipes.smoke.smoke_verifier import DATA_SOURCE
+from recipes.tiny_model import QWEN, build_qwen, qwen_tokenizer
 
+LLAMA = "llama"
+MODEL_CONFIGS = Path(__file__).parents[1] / "model_configs"
+# Keys that name the model of a recipe.
+MODEL_KEYS = ("actor_rollout_ref.model.path", "model.path")
 STEPS = 2
 ROLLOUT = "actor_rollout_ref.rollout"
 
@@ -38,13 +49,43 @@ def read_words(name: str, folder: Path, **values: str) -> list[str]:
     return Template(text).substitute(folder=folder, **values).splitlines()
 
 
-def write_model(folder: Path, tools: bool = False) -> None:
-    """Write an untrained model of the quickstart's kind, or of the agent's, if it is not there."""
-    if not (folder / "config.json").exists():
+def find_model_family(words: Iterable[str]) -> str:
+    """Return the family of the tiny model in place of the one that overrides of a recipe name.
+
+    It is that of its config.json, here or in recipes/model_configs, and llama for all others.
+    """
+    named = [
+        value for key, _, value in (word.partition("=") for word in words) if key in MODEL_KEYS
+    ]
+    kinds = [
+        text_config(folder).get("model_type")
+        for name in named[-1:]
+        for folder in (name, MODEL_CONFIGS / Path(name).name)
+    ]
+    family = next((kind for kind in kinds if kind in QWEN), LLAMA)
+    print(
+        f"shrunk: a tiny {family} in place of {named[-1] if named else 'a model'}", file=sys.stderr
+    )
+    return family
+
+
+def write_model(folder: Path, tools: bool = False, family: str = LLAMA) -> None:
+    """Write an untrained model if it is not there.
+
+    A Llama has the tokens of the quickstart, or of the agent with ``tools``. Other families read
+    bytes, because transformers reads every tokenizer of a qwen2 as one of bytes.
+    """
+    if (folder / "config.json").exists():
+        return
+    if family == LLAMA:
         tokenizer = build_agent_tokenizer() if tools else build_tokenizer()
-        with write_atomically(folder) as temporary:
-            build_model(tokenizer, seed=0).save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
+        model: PreTrainedModel = build_model(tokenizer, seed=0)
+    else:
+        tokenizer = qwen_tokenizer(family, MARKS if tools else ())
+        model = build_qwen(family, tokenizer, seed=0)
+    with write_atomically(folder) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
 
 
 def write_step_rm(folder: Path) -> None:
@@ -72,19 +113,19 @@ def write_step_rm(folder: Path) -> None:
         (temporary / FILE).write_text(description.to_json())
 
 
-def prepare(family: str, folder: Path, tools: bool = False) -> None:
+def prepare(method: str, folder: Path, tools: bool = False, family: str = LLAMA) -> None:
     """Write the missing inputs of a run of ``prime`` or ``pspo``."""
-    write_model(folder / "model", tools)
+    write_model(folder / "model", tools, family)
     if not (folder / "val.parquet").exists():
         for name, size in {"train": 64, "val": 4}.items():
             rows = rl_rows(name, task.generate_problems(name, size, seed=0), DATA_SOURCE)
             write_parquet(folder / f"{name}.parquet", rows)
-    if family == "pspo":
+    if method == "pspo":
         write_step_rm(folder / "step_rm")
 
 
 def overrides(
-    family: str,
+    method: str,
     folder: Path,
     nodes: int | None = None,
     steps: int = STEPS,
@@ -106,7 +147,7 @@ def overrides(
         *read_words("rl", folder),
         *rollout_words(rollout, tools),
         *sizes,
-        *read_words(family, folder),
+        *read_words(method, folder),
     ]
 
 
@@ -125,7 +166,7 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
 
     The run takes two steps.
     """
-    write_model(folder / "model")
+    write_model(folder / "model", family=find_model_family(words))
     losses = [word.partition("=")[2] for word in words if word.startswith("prm.loss=")]
     labels = "steps" if losses and losses[-1] == STEP_LOSS else "responses"
     for split, size in {"train": 4, "val": 2}.items():
@@ -152,9 +193,9 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
     return read_words("offline_prm", folder, labels=labels)
 
 
-def prepare_sft(folder: Path) -> list[str]:
+def prepare_sft(folder: Path, words: list[str]) -> list[str]:
     """Write model and conversations; return the overrides."""
-    write_model(folder / "model")
+    write_model(folder / "model", family=find_model_family(words))
     for name, size in {"train": 16, "val": 8}.items():
         rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, seed=0)
         write_parquet(folder / f"{name}.parquet", rows)
@@ -176,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("family", choices=("prime", "pspo", "offline_prm", "sft", "step_rm"))
+    parser.add_argument("method", choices=("prime", "pspo", "offline_prm", "sft", "step_rm"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("words", nargs="*", help="overrides of the recipe")
     parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
@@ -190,19 +231,19 @@ def main() -> None:
         "--steps", type=int, default=STEPS, help="of the run (default: %(default)s)"
     )
     options = parser.parse_args()
-    family = options.family
+    method = options.method
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    if family == "offline_prm":
+    if method == "offline_prm":
         words = prepare_offline_prm(folder, options.words)
-    elif family == "sft":
-        words = prepare_sft(folder)
-    elif family == "step_rm":
+    elif method == "sft":
+        words = prepare_sft(folder, options.words)
+    elif method == "step_rm":
         words = prepare_step_rm(folder)
     else:
-        prepare(family, folder, options.tools)
+        prepare(method, folder, options.tools, find_model_family(options.words))
         words = overrides(
-            family, folder, options.nodes, options.steps, options.rollout, options.tools
+            method, folder, options.nodes, options.steps, options.rollout, options.tools
         )
     print("\n".join(words))
 

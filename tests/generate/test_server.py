@@ -55,7 +55,11 @@ def test_sampling_options_are_sent_and_extensions_only_when_set():
     with ScriptedServer() as server:
         answers(server, [chat("a", "x", **sampling)])
         answers(server, [Request("b", "y", Sampling(max_new_tokens=5), seed=2**64 - 1)])
-    first, second = server.requests
+        options = {"chat_template_kwargs": {"enable_thinking": False}}
+        answers(server, [chat("c", "z"), Request("d", "raw", Sampling())], **options)
+    first, second, with_options, raw = server.requests
+    assert with_options["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "chat_template_kwargs" not in raw
     assert first.pop("messages") == [{"role": "user", "content": "x"}]
     assert first == {
         **{

@@ -42,6 +42,7 @@ from prime_ext.train import check_metrics_file, prepare_start
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers import sources
 from prime_ext.verifiers.sandbox.client import find_protection
+from recipes.tiny_model import write_model as write_tiny_model
 
 # Configurations by a short name.
 CONFIGS = {
@@ -450,11 +451,17 @@ def get_prm(path, **config):
     return {"prm.model.path": write_model(path, **config), "prm.reference": "policy"}
 
 
+def of_qwen3(path):
+    write_tiny_model(path, "qwen3")
+    return {"actor_rollout_ref.model.path": str(path), "data.max_prompt_length": 22}
+
+
 def fused_prm(path):
     model = write_model(path, tie_word_embeddings=False)
     return {**EIGHT, **FUSED, "actor_rollout_ref.model.path": model, "prm.engine.strategy": "fsdp2"}
 
 
+CHAT = "data.apply_chat_template_kwargs"
 NO_GYM = "" if find_spec("reasoning_gym") else "reasoning-gym is not installed: pip install"
 # Configuration, changes from a path that is free, and the one problem; empty where there is none.
 FILES = [
@@ -491,6 +498,18 @@ FILES = [
         "32 of 32 prompts are longer than data.max_prompt_length=2 (up to 3 tokens)",
     ),
     ("cpu", lambda path: {**long_prompts(path), "data.filter_overlong_prompts": True}, ""),
+    # The thoughts that a prompt of Qwen3 begins for the model are six more tokens.
+    ("cpu", lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinking": True}, ""),
+    (
+        "cpu",
+        lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinking": False},
+        "32 of 32 prompts are longer than data.max_prompt_length=22 (up to 26 tokens)",
+    ),
+    (
+        "cpu",
+        lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinkin": False},
+        f"does not read {CHAT}.enable_thinkin; correct the name, or leave it out",
+    ),
     # Tools are told in the prompt.
     (
         "cpu",

@@ -6,7 +6,12 @@ import math
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 BETA = 0.5
 
@@ -60,8 +65,8 @@ def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None, trainab
     bias_optimizer = torch.optim.AdamW(
         [trained], lr=0.05, betas=(0.9, 0.99), eps=1e-4, weight_decay=0.0
     )
-    reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)
-    model = LlamaForCausalLM.from_pretrained(model_path)
+    reference = AutoModelForCausalLM.from_pretrained(model_path).requires_grad_(False)
+    model = AutoModelForCausalLM.from_pretrained(model_path)
     if trainable_layers is not None:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(

@@ -312,6 +312,24 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
     assert config.trainer.val_before_train is False
 
 
+@pytest.mark.parametrize(
+    ("model", "knobs", "thinks"),
+    [
+        ("Qwen/Qwen3-0.6B", {}, False),
+        ("Qwen/Qwen3-0.6B", {"THINKING": "true"}, True),
+        ("Qwen/Qwen3-0.6B", {"THINKING": ""}, None),
+        # Their templates have no such variable.
+        ("Qwen/Qwen3-4B-Instruct-2507", {}, None),
+        ("Qwen/Qwen2.5-0.5B-Instruct", {}, None),
+        ("other/thinker", {"THINKING": "false"}, False),
+    ],
+)
+def test_qwen3_is_trained_without_thoughts_unless_asked(data, tmp_path, model, knobs, thinks):
+    config = composed(get_calls(tmp_path, "prime_gsm8k.sh", model, **knobs)[-1])
+    options = {} if thinks is None else {"enable_thinking": thinks}
+    assert config.data.apply_chat_template_kwargs == options
+
+
 def test_models_without_a_chat_template_get_one_at_the_start(tmp_path):
     asked = {"role": "user", "content": "1 + 1?"}
     tokenizer = byte_tokenizer(None)
@@ -366,6 +384,17 @@ def test_a_dry_run_plans_without_data_or_models(script, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_plan_counts_experts_that_a_token_uses(tmp_path, capsys):
+    status, plan = planned(capsys, tmp_path, "prime_gsm8k.sh", "Qwen/Qwen3-30B-A3B")
+    facts = plan["facts"]
+    assert facts["parameters"]["policy"] == 30_532_122_624
+    assert facts["parameters that a token uses"]["PRM"] == 3_353_032_704
+    # Policy and PRM with Adam's states in float32 are 733 GB: not for eight devices of 80 GB.
+    assert status == 1 and any("needs about" in warning for warning in plan["warnings"])
+    _, plan = planned(capsys, tmp_path, "prime_gsm8k.sh", "Qwen/Qwen3-0.6B")
+    assert "parameters that a token uses" not in plan["facts"]
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -416,6 +445,7 @@ def test_a_dry_run_without_rollouts_prints_its_command(tmp_path, script, words):
         ("prime/run_eurus2-7b_fsdp.sh", [], {"ENGINE": "deep", "DRY_RUN": "1"}, "ENGINE=deep"),
         ("prime/run_qwen2.5-math-7b_zero_fsdp.sh", [], {"SIZE": "3b"}, "SIZE=3b"),
         ("prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh", [], {"GPU": "40"}, "GPU=40"),
+        ("prime_gsm8k.sh", ["m"], {"THINKING": "0"}, "THINKING=0 must be true, false or empty"),
         ("multi_node/run_eurus2-7b_megatron.sh", [], {"SHRINK": "1"}, "SHRINK=1"),
         (PPO, list("abcd"), {"VARIANT": "weibul"}, "VARIANT=weibul"),
         (PPO, list("abc"), {}, "give 4 arguments"),

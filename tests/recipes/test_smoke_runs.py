@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import read_metrics
+from prime_ext.transcripts.files import find_folder, read_step
 from prime_ext.utils.files import read_json
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,23 @@ def test_an_offline_prm_starts_at_its_reference(tmp_path):
     assert read_json(folder / "hf" / "prime_ext_prm.json")["loss"] == "step_ce"
     with safe_open(folder / "hf" / "model.safetensors", "pt") as weights:
         assert all(weights.get_tensor(name).isfinite().all() for name in weights.keys())
+
+
+@pytest.mark.parametrize(
+    ("model", "family"), [("Qwen/Qwen3-0.6B", "qwen3"), ("Qwen/Qwen3-30B-A3B", "qwen3_moe")]
+)
+def test_qwen3_with_and_without_experts_trains(tmp_path, model, family):
+    folder = run_shrunk(tmp_path, "prime_gsm8k.sh", model)
+    assert read_json(folder / "inputs" / "model" / "config.json")["model_type"] == family
+    metrics = read_metrics(folder / "metrics.jsonl")
+    for step in (1, 2):
+        assert metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0
+        # After the first step, of weights that the rollout server was sent.
+        assert metrics[step]["training/rollout_probs_diff_max"] < 1e-5
+    assert find_complete_steps(folder / "checkpoints") == [2]
+    # The recipe's choice reached the rollouts.
+    prompts = [row["prompt"] for row in read_step(find_folder(folder), 1)]
+    assert prompts and all(prompt.endswith("<think>\n\n</think>\n\n") for prompt in prompts)
 
 
 def test_pspo_with_a_critic_is_paid_at_step_ends(tmp_path):
