@@ -319,8 +319,8 @@ class _Parser:
             self.position = start
             return None
         shift = 10 ** len(lead.partition(".")[2])
-        repeated = Fraction(int(cycle), shift * (10 ** len(cycle) - 1))
-        return ("number", Fraction(lead + "0") + repeated)
+        repeats = Fraction(int(cycle), shift * (10 ** len(cycle) - 1))
+        return ("number", Fraction(lead + "0") + repeats)
 
     def script(self) -> Tokens:
         """Take the tokens of an index."""

@@ -48,8 +48,8 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
     if len(answer) > MAX_CHARACTERS:
         return "wrong", f"too complex: {len(answer)} characters"
     results = []
-    for spellings in list_spellings(gold, answer):
-        results.append(compare(*map(read, spellings), undecided))
+    for gold_spelling, spelling in list_spellings(gold, answer):
+        results.append(compare(read(gold_spelling), read(spelling), undecided))
         if results[-1]:
             return "correct", "equal by rules"
     if None in results:

@@ -239,6 +239,7 @@ def _read_single(tokens: Tokens, depth: int) -> Node:
         _read_named_set,
         _read_operation,
         _read_congruence,
+        _read_cycles,
         _read_brackets,
         _read_signs,
         _read_relation,
@@ -398,6 +399,20 @@ def _read_labeled(tokens: Tokens, depth: int) -> Node | None:
         return None
     name = " ".join(word for word in words if word not in ("the", "is", "a"))
     return Equation((Leaf(name), read_side(rest)), read_answer(rest, depth))
+
+
+def _read_cycles(tokens: Tokens, depth: int) -> Leaf | None:
+    """Read a permutation ``(1\\;4)(2\\;3)``: each cycle begins with its least member."""
+    text = join(tokens)
+    cycles = [cycle.split() for cycle in re.findall(r"\(([^)]*)\)", text)]
+    members = [member for cycle in cycles for member in cycle]
+    if not re.fullmatch(r"(?:\( (?:\d+ )+\) )+", text) or len(members) == len(cycles):
+        return None
+    starts = [cycle.index(min(cycle)) for cycle in cycles]
+    turned = [cycle[at:] + cycle[:at] for cycle, at in zip(cycles, starts, strict=True)]
+    texts = [" ".join(cycle) for cycle in turned]
+    is_disjoint = len(set(members)) == len(members)
+    return Leaf("cycles " + "; ".join(sorted(texts) if is_disjoint else texts))
 
 
 def _read_vector(tokens: Tokens, depth: int) -> Group | Leaf | None:
