@@ -120,6 +120,40 @@ except ValueError as error:
 """
 
 
+RESUMED = """
+import os
+import torch
+# verl alone has no platform for CPUs.
+os.environ["VERL_PLATFORM"] = "nvidia"
+from torch.utils.data import DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+from verl.utils.checkpoint.checkpoint_handler import CheckpointHandler
+
+def load():
+    sampler = DistributedSampler(range(8), num_replicas=1, rank=0)
+    return StatefulDataLoader(range(8), batch_size=4, sampler=sampler)
+
+lengths = []
+for step in (1, 2):
+    begun, resumed = load(), CheckpointHandler.__new__(CheckpointHandler)
+    for _, batch in zip(range(step), begun):
+        pass
+    torch.save(begun.state_dict(), f"{FOLDER}/data_0.pt")
+    resumed.rank = resumed.dp_rank = 0
+    resumed.resume_global_step, resumed.train_dataloader = step, load()
+    resumed._load_dataloader_state(FOLDER)
+    lengths.append(len(list(resumed.train_dataloader)))
+print(*lengths)
+"""
+
+
+@pytest.mark.slow
+def test_sft_resumed_at_an_epochs_end_has_batches_only_here(tmp_path):
+    script = f"FOLDER = {str(tmp_path)!r}\n{RESUMED}"
+    assert in_plain_verl(tmp_path, script) == "1 0"
+    assert in_plain_verl(tmp_path, script, "prime_ext.plugin") == "1 2"
+
+
 @pytest.mark.slow
 def test_a_qwen2_without_chatml_joins_turns_only_here(tmp_path):
     assert (
