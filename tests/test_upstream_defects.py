@@ -14,8 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from forked_workers import python
+from tiny_llama import llama_config
 from torch.distributed.distributed_c10d import Backend, _get_default_timeout
+from transformers import LlamaForCausalLM
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
@@ -145,6 +148,15 @@ for step in (1, 2):
     lengths.append(len(list(resumed.train_dataloader)))
 print(*lengths)
 """
+
+
+def test_tied_weights_are_sent_under_both_names_and_loaded_by_bucket():
+    loaded = (VERL / "workers/rollout/vllm_rollout/utils.py").read_text()
+    assert "model.load_weights(param_updates)" in loaded and "alias" not in loaded
+    assert "self.module.state_dict()" in inspect.getsource(FSDPEngine.get_per_tensor_param)
+    with torch.device("meta"):
+        tied = LlamaForCausalLM(llama_config(8, 16, tie_word_embeddings=True))
+    assert {"lm_head.weight", "model.embed_tokens.weight"} <= tied.state_dict().keys()
 
 
 @pytest.mark.slow
