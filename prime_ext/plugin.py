@@ -19,7 +19,12 @@ import wrapt  # noqa: E402
 
 from prime_ext.verl_adapter.cpu import is_active  # noqa: E402
 from prime_ext.verl_adapter.cpu.install import ROLLOUT_HOOKS, install  # noqa: E402
-from prime_ext.verl_adapter.patches import agent_loop, import_utils, monkey_patch  # noqa: E402
+from prime_ext.verl_adapter.patches import (  # noqa: E402
+    agent_loop,
+    checkpoint_handler,
+    import_utils,
+    monkey_patch,
+)
 
 if is_active():
     install()
@@ -27,6 +32,7 @@ HOOKS = {
     **ROLLOUT_HOOKS,
     "verl.experimental.agent_loop.agent_loop": agent_loop.apply,
     "verl.models.transformers.monkey_patch": monkey_patch.apply,
+    "verl.utils.checkpoint.checkpoint_handler": checkpoint_handler.apply,
     "verl.utils.import_utils": import_utils.apply,
 }
 for module, hook in HOOKS.items():

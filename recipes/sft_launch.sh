@@ -10,14 +10,15 @@ refuse_idle_nodes
 # launch_supervised MODULE OVERRIDES...: replace this shell by the training, one process for each
 # GPU of this machine.
 # DRY_RUN=1 prints the command instead. With SHRINK=1 the same run makes two steps in one process on
-# the CPU, with an untrained tiny model and generated rows.
+# the CPU, with an untrained tiny model and generated rows. SFT makes SHRINK_STEPS, two to an epoch,
+# and saves after every epoch.
 launch_supervised() {
     local module=$1 processes=$N_GPUS
     shift
-    if shrink; then
-        processes=1
-        export VERL_USE_EXTERNAL_MODULES="prime_ext.plugin${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
-    fi
+    ! shrink || processes=1
+    # Loud, where verl hides errors of an entry point: a run of several epochs needs the plug-in's
+    # patch to resume.
+    export VERL_USE_EXTERNAL_MODULES="prime_ext.plugin${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
     # TORCHRUN holds several words.
     # shellcheck disable=SC2206
     local command=("$PYTHON" -m torch.distributed.run ${TORCHRUN:---standalone} --nproc-per-node "$processes" -m "$module"
@@ -48,7 +49,7 @@ launch_sft() {
     # Each start has its own file, because verl would overwrite that of an earlier one.
     VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics_$(date -u +%Y%m%dT%H%M%S).jsonl"
     export VERL_FILE_LOGGER_PATH
-    ! shrink || prepare_shrunk sft "$OUTPUT_DIR/inputs" model.path="$MODEL"
+    ! shrink || prepare_shrunk sft "$OUTPUT_DIR/inputs" model.path="$MODEL" ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"}
     launch_supervised verl.trainer.sft_trainer \
         data.train_files="$train" \
         data.val_files="${VAL_FILES:-null}" \

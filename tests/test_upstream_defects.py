@@ -14,8 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from forked_workers import python
+from tiny_llama import llama_config
 from torch.distributed.distributed_c10d import Backend, _get_default_timeout
+from transformers import LlamaForCausalLM
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
@@ -118,6 +121,49 @@ try:
 except ValueError as error:
     print(error)
 """
+
+
+RESUMED = """
+import os
+import torch
+# verl alone has no platform for CPUs.
+os.environ["VERL_PLATFORM"] = "nvidia"
+from torch.utils.data import DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+from verl.utils.checkpoint.checkpoint_handler import CheckpointHandler
+
+def load():
+    sampler = DistributedSampler(range(8), num_replicas=1, rank=0)
+    return StatefulDataLoader(range(8), batch_size=4, sampler=sampler)
+
+lengths = []
+for step in (1, 2):
+    begun, resumed = load(), CheckpointHandler.__new__(CheckpointHandler)
+    for _, batch in zip(range(step), begun):
+        pass
+    torch.save(begun.state_dict(), f"{FOLDER}/data_0.pt")
+    resumed.rank = resumed.dp_rank = 0
+    resumed.resume_global_step, resumed.train_dataloader = step, load()
+    resumed._load_dataloader_state(FOLDER)
+    lengths.append(len(list(resumed.train_dataloader)))
+print(*lengths)
+"""
+
+
+def test_tied_weights_are_sent_under_both_names_and_loaded_by_bucket():
+    loaded = (VERL / "workers/rollout/vllm_rollout/utils.py").read_text()
+    assert "model.load_weights(param_updates)" in loaded and "alias" not in loaded
+    assert "self.module.state_dict()" in inspect.getsource(FSDPEngine.get_per_tensor_param)
+    with torch.device("meta"):
+        tied = LlamaForCausalLM(llama_config(8, 16, tie_word_embeddings=True))
+    assert {"lm_head.weight", "model.embed_tokens.weight"} <= tied.state_dict().keys()
+
+
+@pytest.mark.slow
+def test_sft_resumed_at_an_epochs_end_has_batches_only_here(tmp_path):
+    script = f"FOLDER = {str(tmp_path)!r}\n{RESUMED}"
+    assert in_plain_verl(tmp_path, script) == "1 0"
+    assert in_plain_verl(tmp_path, script, "prime_ext.plugin") == "1 2"
 
 
 @pytest.mark.slow

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of sizes and kernels that every trainer of prime_ext shares, with a line per problem."""
 
+import importlib.metadata
 import math
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from packaging.version import Version
 from yaml import YAMLError
 
 from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
 from prime_ext.config.checks import guess
-from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
+from prime_ext.config.engines import (
+    BACKENDS,
+    CPU_BACKENDS,
+    DTYPE_BYTES,
+    sequence_parallel_ranks,
+)
 from prime_ext.preflight.learning_checks import ACTOR, CRITIC, PRM
 from prime_ext.preflight.prm_checks import has_adapter
 
@@ -206,6 +214,62 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
             f"{keys}: fsdp does not shard on one GPU, where verl's offloading frees nothing; set"
             " fsdp2"
         )
+    yield from _check_tied_weights(config)
+
+
+def _check_tied_weights(config: DictConfig) -> Iterable[str]:
+    """Check that a policy with tied embeddings reaches vLLM 0.29 or later in one bucket.
+
+    verl 0.9.1 sends these weights under both names and loads each bucket alone. vLLM then rejects a
+    bucket that has the output layer and not the embeddings (vllm#51665, verl#8014).
+    """
+    rollout = config.actor_rollout_ref.rollout
+    model = config.actor_rollout_ref.model
+    adapter = has_adapter(model) and not (model.get("lora") or {}).get("merge", False)
+    strategy = str(config.actor_rollout_ref.actor.strategy)
+    if rollout.get("name") != "vllm" or adapter or not strategy.startswith("fsdp"):
+        return
+    try:
+        number = importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if Version(number).release < (0, 29):
+        return
+    itemsize = DTYPE_BYTES.get(str(config.actor_rollout_ref.actor.fsdp_config.model_dtype), 4)
+    wanted = -(-_count_tied_weights(model) * itemsize // 2**20)
+    bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes
+    if wanted > bucket:
+        key = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+        yield (
+            f"{key}={bucket} parts the tied embeddings of {model.path} from its output layer, which"
+            f" vllm {number} rejects; set it to {wanted}, which takes as much GPU memory, or"
+            " install vllm 0.24.0"
+        )
+
+
+def _count_tied_weights(model: Any) -> int:
+    """Return the weights that verl sends of a model with tied embeddings; 0 if it has none.
+
+    The embeddings count twice. Of a model that is not here yet nothing is known: 0.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(str(model.path)).expanduser()
+    remote_code = bool(model.trust_remote_code)
+    try:
+        config = AutoConfig.from_pretrained(
+            str(folder) if folder.is_dir() else str(model.path),
+            trust_remote_code=remote_code,
+            local_files_only=True,
+        )
+    except OSError:
+        return 0
+    if not config.tie_word_embeddings:
+        return 0
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(config, trust_remote_code=remote_code)
+    return sum(weight.numel() for weight in built.state_dict().values())
 
 
 def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, int]]:

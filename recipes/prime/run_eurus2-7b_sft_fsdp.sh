@@ -24,7 +24,7 @@ set -euo pipefail
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
 begin 1 "MODEL OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ SEED
-    DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
+    DRY_RUN SHRINK SHRINK_STEPS PYTHON TORCHRUN" "$@"
 TRAIN=$1
 shift
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}

@@ -20,7 +20,7 @@ set -euo pipefail
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
 begin 2 "CHAT_TEMPLATE OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ
-    DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
+    DRY_RUN SHRINK SHRINK_STEPS PYTHON TORCHRUN" "$@"
 MODEL=$1
 TRAIN=$2
 shift 2

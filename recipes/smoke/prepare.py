@@ -193,13 +193,13 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
     return read_words("offline_prm", folder, labels=labels)
 
 
-def prepare_sft(folder: Path, words: list[str]) -> list[str]:
-    """Write model and conversations; return the overrides."""
+def prepare_sft(folder: Path, words: list[str], steps: int = STEPS) -> list[str]:
+    """Write model and conversations, two batches; return the overrides."""
     write_model(folder / "model", family=find_model_family(words))
     for name, size in {"train": 16, "val": 8}.items():
         rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, seed=0)
         write_parquet(folder / f"{name}.parquet", rows)
-    return read_words("sft", folder)
+    return read_words("sft", folder, steps=str(steps))
 
 
 def prepare_step_rm(folder: Path) -> list[str]:
@@ -237,7 +237,7 @@ def main() -> None:
     if method == "offline_prm":
         words = prepare_offline_prm(folder, options.words)
     elif method == "sft":
-        words = prepare_sft(folder, options.words)
+        words = prepare_sft(folder, options.words, options.steps)
     elif method == "step_rm":
         words = prepare_step_rm(folder)
     else:

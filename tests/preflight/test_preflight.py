@@ -183,6 +183,8 @@ def _composed_process(*words):
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
+ENGINE = f"{ROLLOUT}.checkpoint_engine"
+VLLM = {f"{ROLLOUT}.name": "vllm"}
 TURN_REWARDS = _composed("prime/turns=rewards").prime.turns
 STEPS = {"prime.process": _composed_process("prime/process=steps", "chain@prime.process=pspo_wrs")}
 MODE = "prime.process.accumulation.mode"
@@ -897,6 +899,37 @@ def test_which_of_verls_estimators_tell_tokens_apart():
             estimate(token_level_rewards=x.clone(), **arguments)[0] for x in (late_BT, early_BT)
         )
         assert torch.allclose(late, early) == names.ESTIMATORS[name].sums_response, name
+
+
+def test_tied_weights_reach_a_new_vllm_in_one_bucket(get_problems, tmp_path, monkeypatch):
+    sizes = {"num_hidden_layers": 1, "hidden_size": 4096, "intermediate_size": 64}
+    tied = write_model(tmp_path / "tied", n_embeddings=50_000, **sizes)
+    untied = write_model(tmp_path / "untied", 50_000, tie_word_embeddings=False, **sizes)
+    embeddings, layer = 4096 * 50_000, 4 * 4096**2 + 3 * 4096 * 64 + 2 * 4096
+    wanted = math.ceil(4 * (2 * embeddings + layer + 4096) / 2**20)
+    path, size = "actor_rollout_ref.model.path", f"{ENGINE}.update_weights_bucket_megabytes"
+
+    def check(number, **changes):
+        package = tmp_path / number / f"vllm-{number}.dist-info"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "METADATA").write_text(f"Name: vllm\nVersion: {number}\n")
+        with monkeypatch.context() as patched:
+            patched.syspath_prepend(str(package.parent))
+            problems = get_problems({**EIGHT, **VLLM, path: tied, **changes}, "gpu")
+        return [problem for problem in problems if problem.startswith(size)]
+
+    for number in ("0.29.0", "0.30.0rc1"):
+        (problem,) = check(number, **{size: wanted - 1})
+        assert f"{size}={wanted - 1} parts the tied embeddings of {tied}" in problem
+        assert f"vllm {number} rejects; set it to {wanted}," in problem
+        assert check(number, **{size: wanted}) == []
+    assert check("0.28.1", **{size: wanted - 1}) == []
+    assert check("0.29.0", **{size: wanted - 1, path: untied}) == []
+    assert check("0.29.0", **{size: wanted - 1, path: "org/not-here-yet"}) == []
+    half = {size: math.ceil(wanted / 2), f"{ACTOR}.fsdp_config.model_dtype": "bf16"}
+    assert check("0.29.0", **half) == []
+    adapter = {"actor_rollout_ref.model.lora_rank": 8, f"{ROLLOUT}.load_format": "safetensors"}
+    assert check("0.29.0", **{size: wanted - 1, **adapter}) == []
 
 
 def test_a_tool_whose_class_is_gone_is_named(get_problems, tmp_path):

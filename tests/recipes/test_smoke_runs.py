@@ -5,6 +5,7 @@ test_recipes.py composes every script; tests/e2e/test_two_nodes.py runs one of P
 """
 
 import math
+import shutil
 
 import pytest
 from metric_names import undocumented
@@ -87,6 +88,33 @@ def test_pspo_with_a_critic_is_paid_at_step_ends(tmp_path):
     assert {"acc", "reward", "n_steps", "chain_score", "reward_failure"} <= validation
     assert 2 in find_complete_steps(folder / "checkpoints")
     assert list((folder / "checkpoints" / "global_step_2" / "critic").glob("model_world_size_1_*"))
+
+
+def test_sft_resumed_at_an_epochs_end_matches_an_uninterrupted_run(tmp_path, monkeypatch):
+    """Two steps are an epoch here, after which a run saves."""
+    monkeypatch.setenv("SHRINK_STEPS", "4")
+    whole = run_sft(tmp_path)
+    assert sorted(whole) == [1, 2, 3, 4]
+    checkpoints = tmp_path / "shrunk" / "checkpoints"
+    shutil.rmtree(checkpoints / "global_step_4")
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("2")
+    resumed = run_sft(tmp_path)
+    assert sorted(resumed) == [3, 4] and (checkpoints / "global_step_4").is_dir()
+    names = [f"train/{name}" for name in ("loss", "grad_norm", "lr", "global_tokens")]
+    for step in (3, 4):
+        assert [resumed[step][name] for name in names] == pytest.approx(
+            [whole[step][name] for name in names], rel=1e-5
+        )
+    assert resumed[4]["val/loss"] == pytest.approx(whole[4]["val/loss"], rel=1e-5)
+
+
+def run_sft(folder):
+    """Run verl's SFT trainer, or continue; return what it logged, by step."""
+    shrunk = run_shrunk(folder, "prime/run_eurus2-7b_sft_fsdp.sh", "no.parquet")
+    (path,) = shrunk.glob("metrics_*.jsonl")
+    metrics = read_metrics(path)
+    path.unlink()
+    return metrics
 
 
 def test_step_reward_model(tmp_path):

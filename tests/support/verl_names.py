@@ -54,6 +54,7 @@ MEMBERS = {
     "verl.utils.distributed": "initialize_global_process_group initialize_global_process_group_ray",
     "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
     "verl.utils.import_utils": "load_module load_extern_object",
+    "verl.utils.checkpoint.checkpoint_handler.CheckpointHandler": "_load_dataloader_state",
     "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
     # Ray's public list of actors needs its dashboard.
     "ray._private.state": "actors",
@@ -102,6 +103,9 @@ TEXTS = {
     "verl.models.transformers.monkey_patch.apply_monkey_patch": (
         "patch_forward_with_backends(model, use_fused_kernels=use_fused_kernels,"
         " fused_kernels_backend"
+    ),
+    "verl.utils.checkpoint.checkpoint_handler.CheckpointHandler.load_checkpoint": (
+        "self.resume_global_step = resume_step"
     ),
     f"{_V1}.agent_loop_tq": 'do_sample = prompt.pop("__do_sample__", True)',
     "verl.workers.utils.losses.value_loss": 'data.select("values", "returns", "response_mask")',
