@@ -37,6 +37,7 @@ from prime_ext.utils.files import write_json  # noqa: E402
 GRACE = 30
 # Lines of a step's output in the results.
 LAST_LINES = 15
+LONGEST_LINE = 500
 DISTRIBUTIONS = "torch triton vllm flashinfer-python flash-attn transformers verl ray".split()
 INSTALL = "pip install -e '.[gpu]', and docs/how_to/install.md for flash-attn"
 LOOK = "read the end of its log"
@@ -264,7 +265,8 @@ def run_step(step: Step, place: Place) -> dict[str, Any]:
         reason = f"it ended with status {code}"
     elif step.metrics is not None:
         reason = check_metrics(*step.metrics, begin)
-    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log.exists() else []
+    output = log.read_text(errors="replace").splitlines() if log.exists() else []
+    lines = [line[:LONGEST_LINE] for line in output[-LAST_LINES:]]
     entry["seconds"] = round(time.time() - begin, 1)
     status = "failed" if code is None or reason else step.statuses[code]
     return {**entry, "status": status, "reason": reason, "last_lines": lines}
