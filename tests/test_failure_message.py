@@ -5,6 +5,7 @@ import shutil
 from collections import namedtuple
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 
 from prime_ext.run.checkpoint import mark_complete
 from prime_ext.run.ray_cluster import summarize_error
@@ -40,6 +41,7 @@ DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: W
             " full_key: critic.model",
         ),
         (ValueError(), "ValueError", "ValueError"),
+        (ActorUnavailableError("refused", None), "ActorUnavailableError: a process", "any more"),
     ],
 )
 def test_the_cause_is_what_counts(error, start, end):

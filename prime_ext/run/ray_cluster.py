@@ -126,7 +126,7 @@ def _match_token(address: str) -> Iterable[str]:
 
 def _turn_tokens_on() -> None:
     """Let Ray send its token, in this process too, which may have read Ray's settings before."""
-    from ray._raylet import Config
+    from ray._raylet import Config  # type: ignore[attr-defined]
 
     os.environ["RAY_AUTH_MODE"] = "token"
     Config.initialize("")
@@ -305,6 +305,9 @@ def summarize_error(error: BaseException) -> str:
     # A class that Ray made up for the error of a task is called RayTaskError(Name).
     if name.startswith("RayTaskError(") and lines:
         return lines[-1][:_LONGEST]
+    if name == "ActorUnavailableError":
+        # Its message names an actor by its id, and has no class of it.
+        return f"{name}: a process of the run, or its node, does not answer any more"
     # A first line that ends with a colon only announces the error, as Hydra's does.
     head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     # The later lines in which Ray names a dead process, and Hydra a section, help a user.

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run on two Ray nodes: two `ray start` here with addresses of their own, a rank on each."""
+"""Runs on two machines, started as the page says: two sets of namespaces, a rank on each."""
 
 import json
 import os
+import re
 import secrets
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from forked_workers import with_forks
-from gloo_ranks import free_port
+from forked_workers import SOCKET, use_server
 from transformers import Qwen2Config, Qwen2ForCausalLM
+from two_machines import FORKS, TwoMachines, find_obstacle, write_python
 
 from prime_ext.plan.memory import Engine, read_shape
 from prime_ext.plan.run import checkpoint_bytes
@@ -23,71 +21,99 @@ from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import read_metrics
 from recipes.quickstart.small_model import build_tokenizer
 
-pytestmark = pytest.mark.slow
+OBSTACLE = find_obstacle()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)]
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "how_to" / "multi_node.md"
+RECIPE = "recipes/prime/run_eurus2-7b_fsdp.sh"
+# Seconds until a run has ended after the death of a machine.
+LIMIT = 120
 # Where the actors of the finished run were, as Ray remembers: class and node of each.
 WHERE = """
-import json, sys, ray
+import json, ray
 from ray._private.state import actors
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+ray.init(address="10.77.0.1:6379", log_to_driver=False, logging_level="ERROR")
 names = [[actor["ActorClassName"], actor["Address"]["NodeID"]] for actor in actors().values()]
 print(json.dumps(names))
 """
-# Of all processes: with a token of this cluster, without the address of another Ray here.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {
-    "PYTHON": sys.executable,
-    "PYTHONPATH": str(RECIPES.parent),
-    "OMP_NUM_THREADS": "1",
-    "TQ_NUM_THREADS": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),
-}
+# A run's check of its cluster, and its connection.
+JOIN = """
+import ray
+from omegaconf import OmegaConf
+from prime_ext.run.ray_cluster import check_cluster
+found = [*check_cluster(OmegaConf.create({"ray_kwargs": {"ray_init": {}}}))]
+print("found", *found)
+if not found:
+    ray.init(log_to_driver=False, logging_level="ERROR")
+    print("nodes", sum(node["Alive"] for node in ray.nodes()))
+"""
+SRUN = """#!/usr/bin/env bash
+# Runs the words after the options on the node of --nodelist, until they end or TERM comes.
+while [[ "$1" == --* ]]; do [[ "$1" != --nodelist=* ]] || node=${1#*=}; shift; done
+enter=()
+[[ "$node" == first ]] || enter=(nsenter --target "$SECOND" --all)
+"${enter[@]}" bash -c 'cd "$0" && echo $$ > /tmp/ray/step && exec "$@"' "$PWD" "$@" &
+trap '"${enter[@]}" bash -c "kill -TERM \\$(cat /tmp/ray/step)"' TERM
+wait $!
+wait $!
+"""
+SCONTROL = '#!/bin/sh\n[ "$1" != show ] || printf "first\\nsecond\\n"\n'
 
 
-def start_node(log, node, *words):
-    """Start Ray with an address of its own and wait until it runs."""
-    command = [
-        Path(sys.executable).with_name("ray"),
-        "start",
-        "--block",
-        f"--node-ip-address={node}",
-        *words,
-    ]
-    # verl's reservations for a rank, its store of rollouts, and the runner.
-    command += ["--num-cpus=12", "--num-gpus=1"]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=output, stderr=output, start_new_session=True
-        )
-    end = time.monotonic() + 600
-    while "ray runtime started" not in log.read_text().lower():
-        assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
-        time.sleep(0.2)
-    return process
+def read_commands(recipe):
+    """Return machine and line of the page's commands that end with this recipe."""
+    blocks = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = [block for block in blocks if recipe in block]
+    return [re.fullmatch(r"(\w+)\$ +(.*)", line).groups() for line in block.splitlines()]
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    """Yield the address of the head of two nodes."""
-    port = free_port()
-    # Ray's sockets need a short path; a folder of its own keeps out other runs on this machine.
-    ray_folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-    head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={ray_folder}"]
-    processes = []
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """Yield two machines whose shells are in one folder, with the recipes."""
+    folder = tmp_path_factory.mktemp("machines")
+    known = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RAY_", "GLOO_", "NCCL_", "SLURM_"))
+    }
+    programs = Path(sys.executable).parent
+    pair = TwoMachines(
+        folder,
+        known
+        | {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHON": write_python(folder / "python"),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "TQ_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
+            # verl's reservations for a rank, its store of rollouts, and the runner.
+            "RAY_OVERRIDE_RESOURCES": '{"CPU": 12, "GPU": 1}',
+            "RAY_RUNTIME_ENV_HOOK": f"{Path(use_server.__code__.co_filename).stem}.use_server",
+            SOCKET: FORKS,
+            "SHRINK": "1",
+        },
+    )
     try:
-        processes.append(start_node(tmp_path / "head.txt", "127.0.0.1", *head))
-        processes.append(
-            start_node(tmp_path / "worker.txt", "127.0.0.2", f"--address=127.0.0.1:{port}")
-        )
-        yield f"127.0.0.1:{port}"
+        (pair.shared / "recipes").symlink_to(ROOT / "recipes")
+        yield pair
     finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(60)
-        shutil.rmtree(ray_folder, ignore_errors=True)
+        pair.end()
+
+
+def give_homes(machines, folder, tokens):
+    """Give each machine an empty home, or one with a token of its own."""
+    for machine in (machines.first, machines.second):
+        home = folder / machine.name
+        home.mkdir()
+        if tokens:
+            (home / ".ray").mkdir()
+            (home / ".ray" / "auth_token").write_text(secrets.token_hex(32))
+        machine.type(f"unset RAY_AUTH_MODE RAY_AUTH_TOKEN_PATH; export HOME={home}")
 
 
 def write_qwen2(folder):
@@ -114,47 +140,126 @@ def write_qwen2(folder):
     return str(folder)
 
 
-def test_a_qwen2_without_chatml_trains_on_two_nodes(cluster, tmp_path):
-    """One of PRIME's scripts for GPUs, shrunk."""
-    model = write_qwen2(tmp_path / "shrunk" / "inputs" / "model")
-    knobs = {
-        "RAY_ADDRESS": cluster,
-        "NNODES": "2",
-        "SHRINK": "1",
-        "SHRINK_STEPS": "2",
-        "OUTPUT_DIR": str(tmp_path),
-    }
-    command = ["bash", str(RECIPES / "prime" / "run_deepseek-r1-distill-1.5b_fsdp.sh")]
-    done = subprocess.run(
-        command, env=with_forks(ENVIRONMENT | knobs), capture_output=True, text=True, timeout=1500
-    )
-    assert done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-60:])
-    metrics = read_metrics(tmp_path / "shrunk" / "metrics.jsonl")
-    for step in (1, 2):
-        assert metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0
-        assert metrics[step]["training/rollout_probs_diff_max"] < 1e-5
-    assert any(name.startswith("val-") for name in metrics[2])
-    # The ranks are on two nodes, and the checkpoint has the shards of both.
-    command = [sys.executable, "-c", WHERE, cluster]
-    where = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
-    assert where.returncode == 0, where.stderr[-3000:]
-    nodes = [
-        node
-        for name, node in json.loads(where.stdout.splitlines()[-1])
-        if name.endswith("WorkerDict")
-    ]
-    assert len(nodes) == 2 and len(set(nodes)) == 2
-    checkpoints = tmp_path / "shrunk" / "checkpoints"
-    assert find_complete_steps(checkpoints) == [2]
+def check_checkpoint(folder, model):
+    """Check that a checkpoint has the shards of two ranks, with the planned sizes."""
     names = {
         f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)
     }
     shape = read_shape("model", model)
     planned = checkpoint_bytes(Engine(shape, shape.weights, 0, 4, 4, 1, 1, False))
     for part in ("actor", "prm"):
-        saved = {
-            path.name: path.stat().st_size
-            for path in (checkpoints / "global_step_2" / part).iterdir()
-        }
+        saved = {path.name: path.stat().st_size for path in (folder / part).iterdir()}
         assert all(saved[name] for name in names)
         assert sum(saved[name] for name in names) == pytest.approx(planned, rel=0.1), part
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
+def test_the_page_joins_machines_with_and_without_tokens(machines, tmp_path, tokens):
+    give_homes(machines, tmp_path, tokens)
+    machines.type(read_commands(RECIPE)[:-1])
+    join = f"RAY_ADDRESS=10.77.0.1:6379 python -c '{JOIN}'"
+    assert machines.first.type(join).splitlines()[-2:] == ["found", "nodes 2"]
+    # A run in another shell gets the mode from the cluster, if its token is the cluster's.
+    forgot = "env -u RAY_AUTH_MODE"
+    assert machines.first.type(f"{forgot} {join}").splitlines()[-2:] == ["found", "nodes 2"]
+    said = machines.first.type(f"{forgot} -u RAY_AUTH_TOKEN_PATH {join}").splitlines()[-1]
+    wrong = (
+        "that of ~/.ray/auth_token is not the cluster's" if tokens else "~/.ray/auth_token has none"
+    )
+    assert f"cluster at 10.77.0.1:6379 needs its token, and {wrong}; set RAY_AUTH_MODE" in said
+    machines.type([("second", "ray stop --force"), ("first", "ray stop --force")])
+
+
+def test_a_run_resumes_after_one_of_its_machines_died(machines, tmp_path):
+    """One of PRIME's scripts for GPUs, shrunk, with a Qwen2 that has no ChatML."""
+    give_homes(machines, tmp_path, tokens=True)
+    output = tmp_path / "output"
+    checkpoints = output / "shrunk" / "checkpoints"
+    model = write_qwen2(output / "shrunk" / "inputs" / "model")
+    commands = read_commands(RECIPE)
+    machines.type(commands[:-1])
+    first = machines.first
+    first.type(f"export OUTPUT_DIR={output} SHRINK_STEPS=200")
+    first.start(commands[-1][1])
+    end = time.monotonic() + 900
+    while not find_complete_steps(checkpoints):
+        assert time.monotonic() < end and "ended" not in first.read(), first.read()[-5000:]
+        time.sleep(0.2)
+    machines.kill_second()
+    killed = time.monotonic()
+    status, said = first.wait(600)
+    assert time.monotonic() - killed < LIMIT and status == 1
+    (newest,) = find_complete_steps(checkpoints)[-1:]
+    (line,) = [line for line in said.splitlines() if "the run failed" in line]
+    # The trainer itself may have been on the second machine.
+    assert re.match(
+        r"prime_ext: the run failed with (WorkerDied: the .* died|Actor(Unavailable|Died)Error: .*"
+        rf"node).*; the newest whole checkpoint is \S+/global_step_{newest}, and the same command",
+        line,
+    ), line
+    # The machine comes back.
+    machines.start_second()
+    machines.second.type(f"export HOME={tmp_path / 'second'}")
+    machines.type([command for command in commands if command[0] != "first"])
+    first.type(f"export SHRINK_STEPS={newest + 2}")
+    assert f"going on from step {newest} " in first.type(commands[-1][1], 900)
+    metrics = read_metrics(output / "shrunk" / "metrics.jsonl")
+    assert max(metrics) == newest + 2
+    for step in (newest + 1, newest + 2):
+        assert metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0
+        assert metrics[step]["training/rollout_probs_diff_max"] < 1e-5
+    # The ranks are on two nodes, and the checkpoint has the shards of both.
+    actors = json.loads(first.type(f"python -c '{WHERE}'").splitlines()[-1])
+    nodes = [node for name, node in actors if name.endswith("WorkerDict")][-2:]
+    assert len(nodes) == 2 and len(set(nodes)) == 2
+    check_checkpoint(checkpoints / f"global_step_{newest + 2}", model)
+    machines.type([("second", "ray stop --force"), ("first", "ray stop --force")])
+
+
+def test_supervised_recipes_train_on_two_machines(machines, tmp_path):
+    for machine in (machines.first, machines.second):
+        machine.type(f"export OUTPUT_DIR={tmp_path}")
+    *exports, (_, line) = read_commands("sft_fsdp.sh")
+    machines.type(exports)
+    machines.first.start(line)
+    # Both would write the same shrunk inputs.
+    end = time.monotonic() + 600
+    while "torch.distributed.run" not in machines.first.read():
+        assert time.monotonic() < end, machines.first.read()[-5000:]
+        time.sleep(0.2)
+    machines.second.type(line, 900)
+    assert machines.first.wait(900)[0] == 0
+    saved = {
+        path.name for path in (tmp_path / "shrunk" / "checkpoints" / "global_step_2").iterdir()
+    }
+    assert {f"model_world_size_2_rank_{rank}.pt" for rank in (0, 1)} <= saved
+    machines.type([("both", "unset NNODES TORCHRUN")])
+
+
+def test_the_slurm_script_trains_on_two_machines(machines, tmp_path):
+    give_homes(machines, tmp_path, tokens=True)
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    job = {
+        "SLURM_JOB_NODELIST": "first,second",
+        "SLURM_JOB_ID": "77",
+        "SLURM_GPUS_ON_NODE": "1",
+        "NUM_CPUS": "12",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "SECOND": str(machines.find_second()),
+        "RAY": str(Path(sys.executable).with_name("ray")),
+        "PATH": f"{tmp_path}:$PATH",
+        "OUTPUT_DIR": str(tmp_path / "output"),
+        "SHRINK_STEPS": "2",
+    }
+    words = " ".join(f'{name}="{value}"' for name, value in job.items())
+    script = "recipes/multi_node/slurm.sbatch.sh"
+    machines.first.type(
+        f"env -u RAY_AUTH_MODE -u RAY_AUTH_TOKEN_PATH {words} bash {script} {RECIPE}"
+    )
+    folder = tmp_path / "output" / "shrunk"
+    assert find_complete_steps(folder / "checkpoints") == [2]
+    check_checkpoint(folder / "checkpoints" / "global_step_2", str(folder / "inputs" / "model"))
+    for machine in (machines.first, machines.second):
+        assert not re.search("raylet|gcs_server|ray::", machine.list_processes())

@@ -28,8 +28,9 @@ from pathlib import Path
 
 SOCKET = "FORKED_WORKERS_SOCKET"
 SETTINGS = ("PYTHONPATH", "RAY_", "VERL_", "TQ_", "VLLM_")
-# These are read later. RAY_RAYLET_PID is read at once: each cluster has its own server.
-READ_LATER = ("RAY_JOB_ID", "RAY_LOCAL_WORLD_SIZE", "VERL_FILE_LOGGER_PATH")
+# These are read later. RAY_RAYLET_PID and RAY_JOB_ID are read at once: each run on a cluster has a
+# server.
+READ_LATER = ("RAY_LOCAL_WORLD_SIZE", "VERL_FILE_LOGGER_PATH")
 PRELOADED = """
 torch._dynamo tensordict torch.distributed.fsdp torch.distributed.checkpoint.state_dict datasets
 peft scipy.stats
