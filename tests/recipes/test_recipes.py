@@ -207,7 +207,11 @@ def test_gpu_runs_report_missing_parts_before_they_start(script, inputs, tmp_pat
     assert all("flash-attn is not installed" in line for line in lines) and len(lines) == 1 + (
         script == PPO
     )
-    assert problems_with(model__override_config={"attn_implementation": "sdpa"}) == lines[1:]
+    sdpa = {"attn_implementation": "sdpa"}
+    if "prm" in config:
+        # The configuration is resolved, so the PRM does not follow any more.
+        OmegaConf.update(config, "prm.model.override_config", sdpa, force_add=True)
+    assert problems_with(model__override_config=sdpa) == lines[1:]
 
 
 # Functions of the driver that vLLM's libraries refer to.
