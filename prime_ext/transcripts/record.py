@@ -201,7 +201,7 @@ class TranscriptRecorder:
             self._trained[rollouts.store.keys[position]] = row
 
     def add_pspo(self, store: RolloutStore) -> None:
-        """Record rollouts that are trained on, with step scores, rewards and verl's advantages."""
+        """Record trained rollouts, with step scores and verl's rewards and advantages."""
         positions = self._choose(store) if self._recording else []
         if not positions:
             return
