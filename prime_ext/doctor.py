@@ -136,9 +136,9 @@ def _describe_host_name() -> str:
 def _find_file_system(folder: Path) -> str:
     """Return the type of the file system that a folder is on, such as ext4 or nfs4."""
     mounts = [
-        (len(part.mountpoint), part.fstype)
-        for part in psutil.disk_partitions(all=True)
-        if folder.resolve().is_relative_to(part.mountpoint)
+        (len(disk.mountpoint), disk.fstype)
+        for disk in psutil.disk_partitions(all=True)
+        if folder.resolve().is_relative_to(disk.mountpoint)
     ]
     return max(mounts, default=(0, ""))[1]
 

@@ -236,13 +236,13 @@ def _check_tied_weights(config: DictConfig) -> Iterable[str]:
     if Version(number).release < (0, 29):
         return
     itemsize = DTYPE_BYTES.get(str(config.actor_rollout_ref.actor.fsdp_config.model_dtype), 4)
-    wanted = -(-_count_tied_weights(model) * itemsize // 2**20)
+    needed = -(-_count_tied_weights(model) * itemsize // 2**20)
     bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes
-    if wanted > bucket:
+    if needed > bucket:
         key = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
         yield (
             f"{key}={bucket} parts the tied embeddings of {model.path} from its output layer, which"
-            f" vllm {number} rejects; set it to {wanted}, which takes as much GPU memory, or"
+            f" vllm {number} rejects; set it to {needed}, which takes as much GPU memory, or"
             " install vllm 0.24.0"
         )
 

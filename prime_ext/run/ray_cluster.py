@@ -254,12 +254,12 @@ def _check_host_name() -> Iterable[str]:
         return
     name = socket.gethostname()
     try:
-        found = str(socket.getaddrinfo(name, None)[0][4][0])
+        address = str(socket.getaddrinfo(name, None)[0][4][0])
     except OSError:
-        found = ""
-    if not found or ip_address(found.partition("%")[0]).is_loopback:
+        address = ""
+    if not address or ip_address(address.partition("%")[0]).is_loopback:
         yield (
-            f"the host name {name} resolves to {found or 'no address'}, where other nodes cannot"
+            f"the host name {name} resolves to {address or 'no address'}, where other nodes cannot"
             " reach gloo; export GLOO_SOCKET_IFNAME=INTERFACE (see `ip addr`) on every node before"
             " `ray start`, and here"
         )

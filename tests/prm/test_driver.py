@@ -29,7 +29,7 @@ def test_both_sides_of_the_ratio_have_the_same_temperature(tmp_path, reference, 
         "actor_rollout_ref.rollout.temperature=0.6",
         f"prm.reference={reference}",
     ]
-    assert built(tmp_path, "prime_trainer_cpu", changes).temperature == temperature
+    assert built(tmp_path, "prime_trainer_cpu", changes).prm.temperature == temperature
 
 
 def test_mini_batches_are_counted_in_prompts(tmp_path):

@@ -465,7 +465,9 @@ def get_case(seed, pipeline, signal, noise):
     )
     steps = Steps(step_spans((torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS), mask_BT))
     return Case(
-        rollouts, ScoredRollouts((NOISE + signal) * drawn_BT * mask_BT, noise, steps=steps), options
+        rollouts,
+        ScoredRollouts((NOISE + signal) * drawn_BT * mask_BT, noise=noise, steps=steps),
+        options,
     )
 
 
