@@ -98,15 +98,9 @@ def _match_token(address: str) -> Iterable[str]:
     ``ray start --head`` turns them on where a token exists; ``ray.init`` with an address does not.
     Ray itself would report a token that is missing as a failed connection.
     """
-    mode = os.environ.get("RAY_AUTH_MODE", "").strip().lower()
     if _accepts(address, ""):
-        if mode == "token":
-            # Both sides check tokens, so the run would wait for answers that it rejects.
-            yield (
-                f"RAY_AUTH_MODE=token is set, and the Ray cluster at {address} was started without"
-                " a token; unset it, or set it on all nodes before `ray start`"
-            )
         return
+    mode = os.environ.get("RAY_AUTH_MODE", "").strip().lower()
     token, source = _read_token()
     if mode not in ("", "token"):
         problem = f"RAY_AUTH_MODE={mode} is set"
