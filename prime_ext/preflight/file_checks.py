@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from yaml import YAMLError
 
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import text_config
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
@@ -49,7 +50,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
     resume = config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
     first: dict[str, tuple[str, Any]] = {}
-    needs_gold = pspo is None and PrimeSettings.from_config(config).needs_labels
+    needs_gold = pspo is None and _needs_labels(config)
     yield from check_data(config, needs_gold, first)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
@@ -85,6 +86,14 @@ def check_files(config: DictConfig) -> Iterable[str]:
             f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N"
             " folder"
         )
+
+
+def _needs_labels(config: DictConfig) -> bool:
+    """Return whether a run of PRIME reads verdicts; settings that another check refuses do."""
+    try:
+        return PrimeSettings.from_config(config).needs_labels
+    except SettingsError:
+        return True
 
 
 def _have_gold(first: Mapping[str, tuple[str, Any]]) -> bool:

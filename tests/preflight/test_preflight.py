@@ -241,7 +241,7 @@ FINE = [
     # Keys of sections that take any, keys that verl reads without listing them, and other forms of
     # a value.
     ("cpu", {"actor_rollout_ref.model.override_config.a": 1, f"{ROLLOUT}.engine_kwargs.vllm.a": 1}),
-    ("cpu", dict.fromkeys(("ray_kwargs.ray_init.a", "data.apply_chat_template_kwargs.a"), 1)),
+    ("cpu", {"ray_kwargs.ray_init.a": 1}),
     (
         "cpu",
         {

@@ -59,6 +59,7 @@ MEMBERS = {
     # Ray's public list of actors needs its dashboard.
     "ray._private.state": "actors",
     "ray._private.utils": "read_ray_address",
+    "ray._raylet": "Config",
     "transfer_queue.interface": "_TQ_STORAGE _TQ_CONTROLLER",
     "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear async_kv_put",
 }

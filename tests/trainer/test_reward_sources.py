@@ -21,7 +21,7 @@ from prime_ext.algorithms.returns import NOISE_MARGIN, mark_last_token, return_t
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.names import Credit
-from prime_ext.reward.managers import ChainPricing
+from prime_ext.reward.managers import PSPOShaping
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step.reward_sources import build_shaping
 from prime_ext.step.rollouts import Rollouts, Steps, load_rollouts
@@ -120,7 +120,7 @@ def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
     ) == float(reward_BT[0, 2])
     torch.testing.assert_close(r.sum(-1), reward_BT.sum(-1))
     assert metrics["prime/steps/mean"] == pytest.approx((2 + 1 + 2 + 1 + sum(last)) / 5)
-    assert metrics["prime/steps/max"] == 3 and metrics["prime/steps/timed_out"] == 0
+    assert metrics["prime/steps/max"] == 2 and metrics["prime/steps/timed_out"] == 0
 
 
 def test_a_slow_pattern_makes_one_step_and_is_counted(queue, monkeypatch):
@@ -364,7 +364,7 @@ def test_pairs_are_ordered_by_the_total_reward_of_a_response(monkeypatch, change
     assert scored.metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
 
 
-@pytest.mark.parametrize("estimator", ["gae", "rloo"])
+@pytest.mark.parametrize("estimator", ["reinforce", "rloo"])
 @pytest.mark.parametrize("position", ["last_token", "step_ends", "tokens"])
 @pytest.mark.parametrize("credit", get_args(Credit))
 def test_the_step_pays_what_the_reward_manager_pays(monkeypatch, credit, position, estimator):
@@ -386,19 +386,19 @@ def test_the_step_pays_what_the_reward_manager_pays(monkeypatch, credit, positio
     pspo = PSPOSettings(
         case.settings.steps, process.accumulation, process.shaping, credit, True, "drop"
     )
-    price = ChainPricing(pspo)
+    shape = PSPOShaping(pspo)
     for row, (ends, scores) in enumerate(SCORED.values()):
         mask_T = case.rollouts.mask_BT[row, : len(list(ROLLOUTS.values())[row][1])]
-        priced = price(scores)
+        shaped = shape(scores)
         info = {
             "n_tokens": len(mask_T),
             FAILURE: 0.0,
-            "score": priced.reward,
+            "score": shaped.reward,
             "step_ends": json.dumps(ends),
-            "step_rewards": json.dumps(priced.paid),
+            "step_rewards": json.dumps(shaped.paid),
         }
         paid_T = torch.zeros(len(mask_T))
-        paid_T[mask_T.nonzero().max()] = priced.reward
+        paid_T[mask_T.nonzero().max()] = shaped.reward
         if pspo.pays_tokens:
             paid_T = token_rewards(info, mask_T, pspo)
         penalty_T = torch.full((len(mask_T),), -0.25 / len(mask_T))
@@ -406,7 +406,7 @@ def test_the_step_pays_what_the_reward_manager_pays(monkeypatch, credit, positio
         kept_T = source.kept_reward()[row, : len(mask_T)]
         # The penalty of a tool's answer counts at the last token.
         assert float(kept_T.sum()) == pytest.approx(float(expected_T.sum()), abs=1e-6)
-        if estimator == "gae" and mask_T.all():
+        if estimator == "reinforce" and mask_T.all():
             torch.testing.assert_close(kept_T, expected_T)
 
 
