@@ -197,8 +197,10 @@ def prepare_sft(folder: Path, words: list[str], steps: int = STEPS) -> list[str]
     """Write model and conversations, two batches; return the overrides."""
     write_model(folder / "model", family=find_model_family(words))
     for name, size in {"train": 16, "val": 8}.items():
-        rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, seed=0)
-        write_parquet(folder / f"{name}.parquet", rows)
+        # On several machines, another one may be reading it.
+        if not (folder / f"{name}.parquet").exists():
+            rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, seed=0)
+            write_parquet(folder / f"{name}.parquet", rows)
     return read_words("sft", folder, steps=str(steps))
 
 

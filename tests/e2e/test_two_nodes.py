@@ -228,7 +228,7 @@ def test_supervised_recipes_train_on_two_machines(machines, tmp_path):
         assert time.monotonic() < end, machines.first.read()[-5000:]
         time.sleep(0.2)
     machines.second.type(line, 900)
-    assert machines.first.wait(900)[0] == 0
+    assert machines.first.wait(900)[0] == 0, machines.first.read()[-6000:]
     saved = {
         path.name for path in (tmp_path / "shrunk" / "checkpoints" / "global_step_2").iterdir()
     }

@@ -393,7 +393,9 @@ def test_prime_d_with_7b_fits_as_its_page_says(tmp_path, capsys):
     assert "TOKENS_PER_GPU=8192 bash recipes/prime/run_eurus2-7b_fsdp.sh variant=distilled" in page
     words = ("prime/run_eurus2-7b_fsdp.sh", "variant=distilled")
     status, plan = planned(capsys, tmp_path, *words, TOKENS_PER_GPU="8192")
-    assert status == 0 and set(plan["facts"]["tokens per micro-batch and device"].values()) == {8192}
+    assert status == 0 and set(plan["facts"]["tokens per micro-batch and device"].values()) == {
+        8192
+    }
 
 
 def test_a_plan_counts_experts_that_a_token_uses(tmp_path, capsys):
