@@ -32,7 +32,7 @@ start_run() {
   keep_settings "a run" "$settings"
   phase environment bash recipes/make_environment.sh
   PYTHON="$ROOT/.venv/bin/python"
-  export PYTHON OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+  export PYTHON OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 VERL_PLATFORM=cpu
 }
 
 # phase NAME COMMAND...: run the command and record its seconds, even if it is interrupted.

@@ -179,3 +179,13 @@ def test_a_pinned_environment_satisfies_the_package_and_verl(name, extras, of_ve
         for package, pin in {**doctor.PINS, **doctor.GPU_PINS, "flash-attn": ""}.items():
             known = pins.get(canonicalize_name(package), "0")
             assert SpecifierSet(pin).contains(known), package
+
+
+def test_all_phases_of_a_quickstart_are_on_the_cpu(find, tmp_path):
+    """The report of the agent starts a rollout server; the user has set nothing."""
+    script = (
+        f'set -euo pipefail; source "{RECIPES}/quickstart/phases.sh"; phase() {{ :; }}; KNOBS=();'
+        f' OUT="{tmp_path}/out"; start_run; bash -c \'echo "$VERL_PLATFORM"\''
+    )
+    done = find(script=script)
+    assert done.returncode == 0 and done.stdout == "cpu\n", done.stderr
