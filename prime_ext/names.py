@@ -76,6 +76,11 @@ def compares_rollouts(estimator: str) -> bool:
     return estimator in ESTIMATORS and ESTIMATORS[estimator].compares_rollouts
 
 
+def find_value_model(estimator: str) -> str | None:
+    """Return which model's values an estimator reads, ``critic`` or ``prm``; None if none."""
+    return ESTIMATORS[estimator].value if estimator in ESTIMATORS else None
+
+
 @dataclass(frozen=True)
 class LossTraits:
     """Traits of a loss of the PRM.

@@ -36,7 +36,7 @@ from prime_ext.config.reward_settings import (
     TurnSettings,
 )
 from prime_ext.config.verl_keys import PRM_SECTIONS
-from prime_ext.names import PRM_LOSSES, Baseline
+from prime_ext.names import PRM_LOSSES, Baseline, find_value_model
 
 # A file for each variant.
 VARIANTS_FOLDER = Path(__file__).parent / "variant"
@@ -98,7 +98,11 @@ class PrimeSettings(Section):
     @property
     def critic_sources(self) -> tuple[str, ...]:
         """Return the sources that need a critic; of two it values the sum of their rewards."""
-        return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
+        return tuple(
+            name
+            for name, estimator in self.estimators.items()
+            if find_value_model(estimator) == "critic"
+        )
 
     @property
     def distils(self) -> bool:
@@ -124,7 +128,7 @@ class PrimeSettings(Section):
     @property
     def outcome_reads_prm(self) -> bool:
         """Return whether the outcome's estimator takes values from the PRM."""
-        return self.estimators.get("outcome") == "prm_value"
+        return find_value_model(self.estimators.get("outcome", "")) == "prm"
 
     @property
     def rewards_advantages(self) -> bool:
