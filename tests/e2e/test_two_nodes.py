@@ -218,7 +218,8 @@ def test_a_run_resumes_after_one_of_its_machines_died(machines, tmp_path):
 
 def test_supervised_recipes_train_on_two_machines(machines, tmp_path):
     for machine in (machines.first, machines.second):
-        machine.type(f"export OUTPUT_DIR={tmp_path}")
+        # Another test may have left its number of steps in one of the shells.
+        machine.type(f"unset SHRINK_STEPS; export OUTPUT_DIR={tmp_path}")
     *exports, (_, line) = read_commands("sft_fsdp.sh")
     machines.type(exports)
     machines.first.start(line)
