@@ -34,8 +34,9 @@ WHERE = """
 import json, ray
 from ray._private.state import actors
 ray.init(address="10.77.0.1:6379", log_to_driver=False, logging_level="ERROR")
-names = [[actor["ActorClassName"], actor["Address"]["NodeID"]] for actor in actors().values()]
-print(json.dumps(names))
+keys = ("JobID", "ActorClassName")
+rows = [[*map(actor.get, keys), actor["Address"]["NodeID"]] for actor in actors().values()]
+print(json.dumps(rows))
 """
 # A run's check of its cluster, and its connection.
 JOIN = """
@@ -210,7 +211,9 @@ def test_a_run_resumes_after_one_of_its_machines_died(machines, tmp_path):
         assert metrics[step]["training/rollout_probs_diff_max"] < 1e-5
     # The ranks are on two nodes, and the checkpoint has the shards of both.
     actors = json.loads(first.type(f"python -c '{WHERE}'").splitlines()[-1])
-    nodes = [node for name, node in actors if name.endswith("WorkerDict")][-2:]
+    # Actors of the run that was killed are listed, too, in any order.
+    last = max(job for job, _, _ in actors)
+    nodes = [node for job, name, node in actors if job == last and name.endswith("WorkerDict")]
     assert len(nodes) == 2 and len(set(nodes)) == 2
     check_checkpoint(checkpoints / f"global_step_{newest + 2}", model)
     machines.type([("second", "ray stop --force"), ("first", "ray stop --force")])
