@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from prime_ext import names
 from prime_ext.algorithms.accumulation import StepScoreFunction
 from prime_ext.algorithms.advantage import combine_sources, outcome_source
 from prime_ext.algorithms.chain_reward import ChainReward
@@ -17,7 +16,7 @@ from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import compute_implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.returns import NOISE_MARGIN, mark_last_token, normalize_by_batch_max
+from prime_ext.algorithms.returns import NOISE_MARGIN, normalize_by_batch_max
 from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
 from prime_ext.config.settings import PrimeSettings
@@ -178,9 +177,10 @@ def _process(
     spans = None if scored.steps is None else scored.steps.spans
     paid_BT, source_BT = shaping(reward_BT, mask_BT, spans, scored.score_BS)
     if rollouts.penalty_BT is not None:
-        paid_BT, source_BT = _add_penalty(
-            paid_BT, source_BT, rollouts.penalty_BT, mask_BT, process.estimator
-        )
+        # As for an outcome: summed up for estimators that see a response's rewards as one.
+        penalized = outcome_source(paid_BT + rollouts.penalty_BT, mask_BT, process.estimator)
+        paid_BT = penalized.reward_BT
+        source_BT = penalized.mask_BT
     if shaping.chain.accumulation != "none" and spans is not None:
         chain = shaping.chain_value(reward_BT, spans, scored.score_BS)
         rows_B = rollouts.valid_B
@@ -204,24 +204,6 @@ def _process(
         paid_BT, source_BT, coefficient, process.discount, estimator=process.estimator, **common
     )
     return source, metrics
-
-
-def _add_penalty(
-    paid_BT: torch.Tensor,
-    source_BT: torch.Tensor,
-    penalty_BT: torch.Tensor,
-    mask_BT: torch.Tensor,
-    estimator: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add the KL penalty of each token to the rewards, and its tokens to their mask, ``(B, T)``.
-
-    Estimators that see a response's rewards as one get their sum at the last token, as in verl.
-    """
-    if not names.ESTIMATORS[estimator].sums_response:
-        return paid_BT + penalty_BT, mask_BT
-    last_BT = mark_last_token(mask_BT)
-    total_B1 = (paid_BT * source_BT + penalty_BT * mask_BT).sum(-1, keepdim=True)
-    return total_B1 * last_BT, last_BT
 
 
 def _shape_noise(
