@@ -24,8 +24,7 @@ REPOSITORY = "repository/"
 # Public modules; a package stands for all its modules.
 API = (
     "prime_ext.algorithms",
-    "prime_ext.config.settings",
-    "prime_ext.config.reward_settings",
+    "prime_ext.methods",
     "prime_ext.tasks",
     "prime_ext.verifiers.verdict",
     "prime_ext.verifiers.sandbox",

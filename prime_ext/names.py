@@ -28,6 +28,7 @@ class EstimatorTraits:
         compares_rollouts: it needs two rollouts of a prompt.
         sums_response: an outcome enters as the sum of a response's rewards; elsewhere a reward
             counts from its own token on.
+        compares_turns: it reads the turns of responses.
         value: the model whose values it reads.
         in_verl: verl's registry has an estimator of this name, with the same traits.
     """
@@ -35,6 +36,7 @@ class EstimatorTraits:
     sources: tuple[Source, ...] = ()
     compares_rollouts: bool = False
     sums_response: bool = False
+    compares_turns: bool = False
     value: Literal["critic", "prm"] | None = None
     in_verl: bool = False
 
@@ -45,7 +47,7 @@ ESTIMATORS: dict[str, EstimatorTraits] = {
     "rloo": EstimatorTraits(ALL_SOURCES, True, True, in_verl=True),
     "grpo": EstimatorTraits(ALL_SOURCES, True, True, in_verl=True),
     "rloo_per_token": EstimatorTraits(("process",), compares_rollouts=True),
-    "turn_rloo": EstimatorTraits(ALL_SOURCES, True, True),
+    "turn_rloo": EstimatorTraits(ALL_SOURCES, True, True, compares_turns=True),
     "reinforce": EstimatorTraits(ALL_SOURCES),
     "gae": EstimatorTraits(("outcome", "process"), value="critic", in_verl=True),
     "prm_value": EstimatorTraits(("outcome",), value="prm"),
@@ -108,3 +110,8 @@ SHAPES: dict[str, bool] = {"weibull": True, "gaussian": True, "released": False}
 def list_plain_shapes() -> list[str]:
     """Return the shapes without parameters."""
     return [name for name, has_parameters in SHAPES.items() if not has_parameters]
+
+
+# Agent loops of one turn, and of tools: verl's, and those of prime_ext.verl_adapter.
+SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
+TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")

@@ -4,6 +4,7 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,8 +22,15 @@ from typing_extensions import Self
 
 T = TypeVar("T")
 
-# For all settings classes: an unknown key is an error. Comments in the YAML files explain the keys.
-STRICT = ConfigDict(extra="forbid")
+# For all settings classes: an unknown key is an error, and the docstring below a field is its help,
+# from which the comments of the YAML files and the reference page are written.
+STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+def interpolate(reference: str) -> Any:
+    """Return a default that Hydra takes from another key, such as ``${actor_rollout_ref...}``."""
+    return reference
+
 
 Switch = StrictBool
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
@@ -71,6 +79,21 @@ def read(kind: type[T], values: Any, prefix: str) -> T:
         return adapter.validate_python(values)
     except ValidationError as error:
         raise SettingsError(*explain(error, adapter, prefix)) from error
+
+
+def find_omitted(settings: Any, values: Any, key: str) -> Iterable[str]:
+    """Yield a line for each key of a section that a command line takes away by ``~``."""
+    if not is_dataclass(settings) or not isinstance(values, Mapping):
+        return
+    if getattr(settings, "may_omit", False):
+        return
+    for each in fields(settings):
+        if each.name not in values:
+            yield f"{key} needs the key {each.name!r}"
+        else:
+            yield from find_omitted(
+                getattr(settings, each.name), values[each.name], f"{key}.{each.name}"
+            )
 
 
 def explain(
@@ -173,7 +196,7 @@ class Section:
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from the resolved section. Raises :class:`SettingsError`."""
         settings = read(cls, values, cls.section)
-        refuse(settings.problems())
+        refuse([*find_omitted(settings, values, cls.section), *settings.problems()])
         return settings
 
     @classmethod

@@ -7,54 +7,35 @@ from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Section, SettingsError, Switch
-from prime_ext.config.reward_settings import (
-    AccumulationSettings,
-    ShapingSettings,
-    Steps,
-    chain_problems,
-    zeroes_single_steps,
-)
-from prime_ext.config.settings import OnFailure
+from prime_ext.config.step_rule import Steps
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, require_scorer
-from prime_ext.names import Credit
+from prime_ext.methods.chains import ChainSettings
+from prime_ext.methods.settings import OnFailure
 
 SECTION = "pspo"
 # The name that reward.reward_manager.name gives the manager.
 MANAGER = "pspo_wrs"
 
 
-@dataclass(frozen=True, config=STRICT)
-class PSPOSettings(Section):
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class PSPOSettings(ChainSettings, Section):
     """The section ``pspo``."""
 
     section = SECTION
     steps: Steps
-    accumulation: AccumulationSettings | None
-    shaping: ShapingSettings | None
-    credit: Credit
     judge: Switch
     on_failure: OnFailure
-
-    @property
-    def reward_position(self) -> str:
-        """Return where the reward of all steps is paid, if there is one."""
-        return "last_token" if self.accumulation is None else self.accumulation.reward_position
 
     @property
     def pays_tokens(self) -> bool:
         """Return whether rewards are paid elsewhere than at the last token."""
         return self.accumulation is None or self.reward_position != "last_token"
 
-    @property
-    def zeroes_single_steps(self) -> bool:
-        """Return whether a response of one step gets no reward for it."""
-        return zeroes_single_steps(self)
-
     def problems(self) -> Iterable[str]:
         """Yield the conflicts between settings."""
-        return chain_problems(SECTION, self)
+        return self.chain_problems()
 
 
 def read_pspo_sections(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:

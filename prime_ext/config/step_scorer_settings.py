@@ -37,51 +37,86 @@ def _check_reservable(gpus: float) -> float:
 class ActorSettings:
     """The process on each node in which a local model works (``step_scorer.actor``)."""
 
-    num_gpus: Annotated[PositiveOrZero, AfterValidator(_check_reservable)]
-    cpu_threads: Count | None
+    num_gpus: Annotated[PositiveOrZero, AfterValidator(_check_reservable)] = 0.0
+    """GPUs that Ray reserves for it on each node, on top of trainer.n_gpus_per_node; may be a
+    fraction. 0: it works on the CPU."""
+    cpu_threads: Count | None = None
+    """CPU threads; null: the number that Ray and OMP_NUM_THREADS set, which is one."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class _Scorer:
-    model_path: Text | None
-    trust_remote_code: Switch
+    model_path: Text | None = None
+    """Folder of the step reward model; with a server that of the served one, for its tokenizer and
+    format."""
+    trust_remote_code: Switch = False
+    """Whether the model may bring its own code."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class _NodeScorer(_Scorer):
-    device: Text | None
-    dtype: Text | None
-    actor: ActorSettings
+    device: Text | None = None
+    """cpu, cuda, ...; null: an accelerator if the process sees one (step_scorer.actor.num_gpus)."""
+    dtype: Text | None = None
+    """Type of the weights; null: float32 on the CPU, bfloat16 elsewhere."""
+    actor: ActorSettings = ActorSettings()
+    """The process on each node in which the model works."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class LocalScorerSettings(_NodeScorer):
-    """A step reward model in a process on each node, a step at a time (``step_scorer=local``)."""
+class _PairScorer(_Scorer):
+    pair_format: Mapping[str, Any] | None = None
+    """Input format of a model without prime_ext_step_rm.json: {layout: text} for PSPO's, see
+    PairFormat. null: as in the model's own description."""
 
-    kind: Literal["local"]
-    pair_format: Mapping[str, Any] | None
+
+@dataclass(frozen=True, config=STRICT)
+class LocalScorerSettings(_NodeScorer, _PairScorer):
+    """A step reward model in a process on each node.
+
+    It scores one step at a time, given the steps before it (prime_ext.step_rm.train, PSPO's):
+    docs/reference/step_rm.md.
+    """
+
+    kind: Literal["local"] = "local"
 
 
 @dataclass(frozen=True, config=STRICT)
 class TokenClassifierSettings(_NodeScorer):
-    """A model there that reads a response at once (``step_scorer=token_classification``)."""
+    """A published PRM in a process on each node: step_scorer=token_classification.
 
-    kind: Literal["token_classification"]
-    separator: Escaped
-    layout: Literal["plain", "chat"]
-    answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None
+    It reads the response once and scores each step at its end, by the probability that it is right
+    (TRL's PRMs, Qwen2.5-Math-PRM, Skywork, Math-Shepherd).
+    """
+
+    kind: Literal["token_classification"] = "token_classification"
+    separator: Escaped = "\n"
+    """Text after each step, where its score is read: a line break (TRL), " ки" (Math-Shepherd),
+    <extra_0> (Qwen2.5-Math-PRM). On the command line \\n, \\t and \\\\ are escapes."""
+    layout: Literal["plain", "chat"] = "plain"
+    """plain (the prompt as it is, TRL) or chat (through the chat template, Qwen2.5-Math-PRM)."""
+    answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None = None
+    """Tokens by which a causal language model marks a right and a wrong step, ["+", "-"] for
+    Math-Shepherd; null: the model is a classifier, and its class 1 means right."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class ServerSettings(_Scorer):
-    """A server (``step_scorer=server``)."""
+class ServerSettings(_PairScorer):
+    """A step reward model that vLLM serves at /classify: step_scorer=server.
 
-    kind: Literal["server"]
-    pair_format: Mapping[str, Any] | None
-    address: Text | None
-    concurrency: Count
-    timeout_seconds: Positive
-    attempts: Count
+    It is in verl's reward-model pool or at any URL.
+    """
+
+    kind: Literal["server"] = "server"
+    address: Text | None = None
+    """host:port or URL; null: the router of verl's reward-model pool
+    (reward.reward_model.enable=true)."""
+    concurrency: Count = 16
+    """Concurrent requests from each node."""
+    timeout_seconds: Positive = 60.0
+    """Seconds for one attempt."""
+    attempts: Count = 3
+    """Attempts of a request before its responses count as not scored."""
 
 
 # The section ``step_scorer``.

@@ -20,6 +20,7 @@ from prime_ext.config.checks import (
     Share,
     Switch,
     Text,
+    interpolate,
     read,
 )
 from prime_ext.run.training_runs import Paths
@@ -33,32 +34,54 @@ NEEDED_CONTENTS = ("model", "optimizer", "extra")
 class OfflineDataSettings:
     """The section ``data``."""
 
-    train_files: Paths
-    val_files: Paths
-    val_fraction: Share
-    split_seed: CountOrZero
-    max_length: Annotated[int, Field(strict=True, ge=2)]
-    append_eos: Switch
-    prompts_per_step: Count
-    seed: CountOrZero
+    train_files: Paths = Field(default_factory=list)
+    """Parquet or JSON Lines files, a path or a list. Response labels: prompt, completions,
+    correctness. Step labels: prompt, completions (the steps of one response) and labels (one per
+    step), as in TRL."""
+    val_files: Paths = Field(default_factory=list)
+    """The same for validation, without prompts of train_files; []: a share of their prompts."""
+    val_fraction: Share = 0.02
+    """Fraction of the prompts that is held out for validation, chosen by hash of the prompt; 0:
+    none."""
+    split_seed: CountOrZero = 0
+    """Seed of the choice of held-out prompts."""
+    max_length: Annotated[int, Field(strict=True, ge=2)] = 8192
+    """Tokens of prompt and response together. Longer responses are dropped, as their label is not
+    that of a part of them; with step labels they are cut. Prompts that leave no room are
+    dropped."""
+    append_eos: Switch = True
+    """End every response with the end-of-sequence token, as the policy does."""
+    prompts_per_step: Count = 8
+    """Prompts per optimizer step over all ranks, each with all its responses; 8 prompts with 8
+    responses are the usual 64."""
+    seed: CountOrZero = 1
+    """Seed of the order of the prompts."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class OfflineStepSettings:
     """The section ``prm.steps``, of the loss of step labels."""
 
-    prefix: Escaped
-    separator: Escaped
+    prefix: Escaped = "Step {n}: "
+    """How steps become one response: the text before each ({n} is its number). On the command line
+    \\n, \\t and \\\\ are escapes."""
+    separator: Escaped = "\n\n"
+    """The text between the steps."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class LossSettings:
     """The section ``prm``."""
 
-    loss: Literal["ce", "dpo", "nca", "kto", "step_ce"]
-    beta: Positive
-    reference_path: Text
-    steps: OfflineStepSettings
+    loss: Literal["ce", "dpo", "nca", "kto", "step_ce"] = "ce"
+    """For response labels: ce, dpo (detached opponents), kto, nca. For step labels (EurusPRM stage
+    2): step_ce (cross-entropy of beta times the sum of q up to each step's end)."""
+    beta: Positive = 0.05
+    """Scale of the log-ratios."""
+    reference_path: Text = interpolate("${model.path}")
+    """Model of the frozen reference."""
+    steps: OfflineStepSettings = OfflineStepSettings()
+    """How steps become one response, with step labels."""
 
     @property
     def by_step(self) -> bool:
@@ -69,33 +92,49 @@ class LossSettings:
 class BatchSettings:
     """The section ``batching``, which changes no result."""
 
-    max_token_len_per_gpu: Count
+    max_token_len_per_gpu: Count = 16384
+    """Maximum number of tokens per forward pass. Results do not depend on it."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class RunSettings:
     """The section ``trainer``."""
 
-    output_dir: Text
-    epochs: Count
-    save_freq: CountOrZero
-    keep_checkpoints: Count
-    val_freq: CountOrZero
-    seed: CountOrZero
-    device: Literal["auto", "cpu", "cuda", "npu"]
-    logger: Annotated[list[str], Field(description="a list of verl's loggers")]
-    project_name: str
-    experiment_name: str
+    output_dir: Text = "outputs/implicit_prm"
+    """Folder of checkpoints, metrics.jsonl and, in hf/, the final model."""
+    epochs: Count = 1
+    """Passes over the prompts."""
+    save_freq: CountOrZero = 200
+    """Steps between checkpoints; 0: only one at the end."""
+    keep_checkpoints: Count = 2
+    """Number of latest checkpoints to keep."""
+    val_freq: CountOrZero = 100
+    """Steps between validations, in addition to those at the start and the end; 0: only these."""
+    seed: CountOrZero = 1
+    """Seed of dropout and new weights."""
+    device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
+    """auto: an accelerator if there is one."""
+    logger: list[str] = Field(default_factory=list)
+    """verl's loggers in addition to metrics.jsonl: console, tensorboard, wandb, mlflow, swanlab,
+    ..."""
+    project_name: str = "prime_ext"
+    """Name of the project for the loggers."""
+    experiment_name: str = "implicit_prm"
+    """Name of the run for the loggers."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class OfflineSettings:
     """The configuration ``offline_prm`` without verl's model, engine, optim and checkpoint."""
 
-    data: OfflineDataSettings
-    prm: LossSettings
-    batching: BatchSettings
-    trainer: RunSettings
+    data: OfflineDataSettings = OfflineDataSettings()
+    """Files, and the tokens that are read of them."""
+    prm: LossSettings = LossSettings()
+    """Loss and reference."""
+    batching: BatchSettings = BatchSettings()
+    """Size of forward passes."""
+    trainer: RunSettings = RunSettings()
+    """Length of the run, and what it writes."""
 
     def problems(self) -> Iterable[str]:
         """Yield a line for each setting that cannot work."""

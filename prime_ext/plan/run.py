@@ -22,7 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scorer_section
-from prime_ext.config.settings import forward_tokens, prm_section
+from prime_ext.methods.prm_settings import forward_tokens
+from prime_ext.methods.settings import prm_section
 from prime_ext.plan.memory import (
     FP32,
     Engine,

@@ -12,7 +12,8 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.modules import import_for_verl
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
+from prime_ext.methods.prm_settings import PRMSettings, TrainedPRMSettings
+from prime_ext.methods.settings import PrimeSettings, prm_section
 from prime_ext.preflight.file_checks import check_files as check_files
 from prime_ext.preflight.learning_checks import ACTOR, CRITIC, PRM, check_learning
 from prime_ext.preflight.machine import check_machine, check_names, check_trainer

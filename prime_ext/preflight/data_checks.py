@@ -9,8 +9,8 @@ from huggingface_hub import snapshot_download
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.checks import guess
+from prime_ext.names import TOOL_LOOPS
 from prime_ext.preflight.machine import check_amount, list_agents
-from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.tasks.rl_rows import (
     JudgedRow,
     NoChatTemplate,

@@ -20,15 +20,14 @@ from prime_ext.config.engines import text_config
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
-from prime_ext.config.settings import PrimeSettings, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
-from prime_ext.names import PRM_LOSSES
+from prime_ext.methods.settings import PrimeSettings, prm_section
+from prime_ext.names import PRM_LOSSES, TOOL_LOOPS
 from prime_ext.preflight.adapter_checks import check_adapter
 from prime_ext.preflight.data_checks import check_data, has_tokenizer
 from prime_ext.preflight.machine import get_attention
 from prime_ext.preflight.prm_checks import check_output_layer
 from prime_ext.preflight.pspo import check_step_rm
-from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.reward import user_function
 from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.utils.rows import SourceError
@@ -91,7 +90,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
 def _needs_labels(config: DictConfig) -> bool:
     """Return whether a run of PRIME reads verdicts; settings that another check refuses do."""
     try:
-        return PrimeSettings.from_config(config).needs_labels
+        return PrimeSettings.from_config(config).needs.labels
     except SettingsError:
         return True
 

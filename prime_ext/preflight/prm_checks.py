@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from prime_ext.config.engines import CHUNKED, DTYPE_BYTES, VERL_BACKENDS
-from prime_ext.config.settings import PRMSettings, TrainedPRMSettings
+from prime_ext.methods.prm_settings import PRMSettings, TrainedPRMSettings
 
 # Engines of verl on which the PRM's worker works.
 ENGINES = ("fsdp", "fsdp2")

@@ -16,10 +16,10 @@ from prime_ext.config.pspo_settings import (
     read_pspo_sections,
     scorer_section,
 )
-from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, require_scorer
+from prime_ext.methods.settings import PrimeSettings
 from prime_ext.names import compares_rollouts, list_token_estimators
 from prime_ext.preflight.learning_checks import ACTOR, CRITIC, check_learning
 from prime_ext.preflight.machine import check_machine, check_names, check_trainer
@@ -141,7 +141,7 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     """Check that manager and ``prime.process`` agree."""
     key = f"reward.reward_manager.name={config.reward.reward_manager.name}"
-    reads_steps = prime.scores_steps
+    reads_steps = prime.needs.step_scores
     manager = get_manager_name(config)
     if manager == MANAGER or config.get(SECTION) is not None:
         yield (

@@ -19,18 +19,14 @@ from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.settings import (
-    STEPS_PER_MEASUREMENT,
-    PrimeSettings,
-    PRMSettings,
-    TrainedPRMSettings,
-)
+from prime_ext.methods.prm_settings import STEPS_PER_MEASUREMENT, PRMSettings, TrainedPRMSettings
+from prime_ext.methods.rollouts import Rollouts, ScoredRollouts
+from prime_ext.methods.settings import PrimeSettings
+from prime_ext.methods.store import RolloutStore, replay_key
 from prime_ext.prm import fields
 from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.step.rollouts import Rollouts
-from prime_ext.step.scorer import ScoredRollouts, measure_pairs, measure_sums
-from prime_ext.step.store import RolloutStore, replay_key
+from prime_ext.step.scorer import measure_pairs, measure_sums
 from prime_ext.utils.timing import add_seconds
 
 logger = logging.getLogger(__name__)
@@ -144,7 +140,7 @@ ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], ScoringPasses]] = {
 class PRMWorkers(Protocol):
     """Workers that hold a model, on all ranks; every call waits for all of them.
 
-    ``request`` comes from :meth:`prime_ext.step.store.RolloutStore.build_request`.
+    ``request`` comes from :meth:`prime_ext.methods.store.RolloutStore.build_request`.
     :class:`prime_ext.verl_adapter.side_models.WorkerGroup` implements it.
     """
 
@@ -207,7 +203,7 @@ class FrozenPRM:
     def noise(self) -> float:
         """Return the standard deviation of the rounding noise of a reward."""
         noise = NOISE_PER_TOKEN[self.dtype]
-        if self.prime.distils or self.prime.rewards_advantages:
+        if self.prime.distils or self.prime.needs.old_log_probs:
             return noise
         return self.settings.beta * noise
 

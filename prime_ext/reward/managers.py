@@ -31,8 +31,8 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import compute_step_rewards
 from prime_ext.config import pspo_settings, step_scorer_settings
-from prime_ext.config.reward_settings import StepSettings, chain_arguments
-from prime_ext.config.settings import PrimeSettings
+from prime_ext.config.step_rule import StepSettings
+from prime_ext.methods.settings import PrimeSettings
 from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import connect
@@ -116,7 +116,7 @@ class StepScoresRewardManager(PromptRewardManager):
         self, config: DictConfig
     ) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         prime = PrimeSettings.from_config(config)
-        self._needs_verdict = prime.needs_labels
+        self._needs_verdict = prime.needs.labels
         return prime.steps, step_scorer_settings.require_scorer(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class PSPOShaping:
     """
 
     def __init__(self, settings: pspo_settings.PSPOSettings):
-        self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
+        self._chain = ChainReward(**settings.chain_arguments())
         self._credit = settings.credit
         self._accumulates = settings.accumulation is not None
         self._at_steps = (

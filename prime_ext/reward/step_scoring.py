@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from verl.protocol import DataProtoItem
 
-from prime_ext.config.reward_settings import StepSettings
+from prime_ext.config.step_rule import StepSettings
 from prime_ext.reward.node_actor import NodeFailure
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter

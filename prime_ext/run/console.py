@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import VERL_MODES
-from prime_ext.config.variant import method_name
+from prime_ext.methods.changed_keys import method_name
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import metrics_path
 from prime_ext.utils.files import write_text

@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from prime_ext.config.settings import prm_section
 from prime_ext.config.verl_keys import walk_items
+from prime_ext.methods.settings import prm_section
 from prime_ext.run.checkpoint import MARKER, find_changed_bytes, find_latest
 from prime_ext.utils.files import digest_files, read_json
 from prime_ext.utils.run_store import RunError

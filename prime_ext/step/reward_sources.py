@@ -1,27 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reward sources from rollouts and scores, as configured, and the advantages of all sources."""
 
+import importlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import reduce
 
 import torch
 
-from prime_ext.algorithms.accumulation import StepScoreFunction
-from prime_ext.algorithms.advantage import combine_sources, outcome_source
-from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.advantage import combine_sources
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.implicit_reward import compute_implicit_values
-from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.returns import NOISE_MARGIN, normalize_by_batch_max
-from prime_ext.algorithms.steps import StepSpans
-from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
-from prime_ext.config.settings import PrimeSettings
-from prime_ext.step.rollouts import Rollouts, Steps, Turns
-from prime_ext.step.scorer import ScoredRollouts
+from prime_ext.methods.rollouts import RewardFunction, Rollouts, ScoredRollouts, Steps, Turns
+from prime_ext.methods.settings import PrimeSettings
+from prime_ext.methods.source_settings import OWN_SOURCES, MethodSettings, SourceSettings
 
 logger = logging.getLogger(__name__)
 
@@ -72,153 +64,69 @@ def reward_sources(
     gamma: float,
     gae_lambda: float,
 ) -> Sources:
-    """Return outcome, process and turn rewards with their coefficients.
+    """Ask every method for its rewards, and give each its coefficient, discount and estimator.
 
-    If a critic values outcome and process, their sum is one source. The process source is missing
-    if its configured coefficient is 0; a closed gate (``weight`` 0) only sets its coefficient to 0.
-    ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and ``algorithm.lam``.
+    If a critic values several of them, their sum is one source. A closed gate (``weight`` 0) only
+    sets the coefficient of ``prime.process`` to 0. ``gamma`` and ``gae_lambda`` are
+    ``algorithm.gamma`` and ``algorithm.lam``.
     """
     metrics = measure_steps(rollouts, scored.steps) | measure_turns(rollouts, rollouts.turns)
-    # Fields that are the same for all sources.
-    turns = rollouts.turns
-    common: dict[str, Any] = {"form": settings.baseline, "gae_lambda": gae_lambda}
-    common |= {
-        "value_BT": rollouts.value_BT,
-        "turn_end_BT": None if turns is None else turns.end_BT,
+    turn_end_BT = None if rollouts.turns is None else rollouts.turns.end_BT
+    sources = {}
+    for name, method in settings.reward_sources.items():
+        rewards = find_reward_function(method)(rollouts, scored, method)
+        if rewards is None:
+            continue
+        metrics |= rewards.metrics
+        discount = method.discount if isinstance(method, SourceSettings) else gamma
+        sources[name] = RewardSource(
+            rewards.reward_BT,
+            rewards.mask_BT,
+            method.coefficient * (weight if method is settings.process else 1.0),
+            0.0 if rewards.is_advantage else discount,
+            form=settings.baseline,
+            estimator="reinforce" if rewards.is_advantage else method.estimator,
+            gae_lambda=gae_lambda,
+            value_BT=rollouts.value_BT if rewards.value_BT is None else rewards.value_BT,
+            turn_end_BT=turn_end_BT,
+        )
+    return Sources(_join_valued(sources, rollouts.mask_BT, settings), metrics)
+
+
+def _join_valued(
+    sources: dict[str, RewardSource], mask_BT: torch.Tensor, settings: PrimeSettings
+) -> dict[str, RewardSource]:
+    """Sum the sources that the critic values; their discount, lambda and value are equal."""
+    valued = {
+        name: source
+        for name, source in sources.items()
+        if name in settings.critic_sources and source.coefficient != 0
     }
-    outcome = _outcome(rollouts, scored, settings, gamma, common)
-    sources = {"outcome": outcome}
-    if settings.paid_process is not None and scored.reward_BT is not None:
-        process, process_metrics = _process(
-            rollouts, scored, scored.reward_BT, weight, settings, common
-        )
-        metrics |= process_metrics
-        if len(settings.critic_sources) < 2:
-            sources["process"] = process
-        elif process.coefficient != 0:
-            # Discount, lambda and value of the two are equal.
-            paid_BT = (
-                outcome.coefficient * outcome.kept_reward()
-                + process.coefficient * process.kept_reward()
-            )
-            both = replace(outcome, reward_BT=paid_BT, mask_BT=rollouts.mask_BT, coefficient=1.0)
-            sources = {"outcome_and_process": both}
-    if settings.turns is not None and turns is not None and turns.reward_BT is not None:
-        # The agent loop has reported a reward for each turn.
-        sources["turns"] = RewardSource(
-            turns.reward_BT,
-            turns.end_BT & rollouts.mask_BT.bool(),
-            settings.turns.coefficient,
-            settings.turns.discount,
-            estimator=settings.turns.estimator,
-            **common,
-        )
-    return Sources(sources, metrics)
-
-
-def _outcome(
-    rollouts: Rollouts,
-    scored: ScoredRollouts,
-    settings: PrimeSettings,
-    gamma: float,
-    common: dict[str, Any],
-) -> RewardSource:
-    outcome = settings.outcome
-    mask_BT = rollouts.mask_BT
-    if rollouts.advantage_BT is not None:
-        # It is an advantage already: no sum over later tokens, no baseline.
-        return RewardSource(
-            rollouts.advantage_BT, mask_BT, outcome.coefficient, 0.0, estimator="reinforce"
-        )
-    if settings.outcome_reads_prm and scored.reward_BT is not None:
-        common = {**common, "value_BT": compute_implicit_values(scored.reward_BT, mask_BT)}
-    return outcome_source(
-        rollouts.reward_BT,
-        mask_BT,
-        outcome.estimator,
-        coefficient=outcome.coefficient,
-        discount=gamma,
-        **common,
+    if len(settings.critic_sources) < 2 or not valued:
+        return sources
+    paid_BT = reduce(
+        torch.add, (source.coefficient * source.kept_reward() for source in valued.values())
     )
+    first = next(iter(valued.values()))
+    joined = replace(first, reward_BT=paid_BT, mask_BT=mask_BT, coefficient=1.0)
+    others = {
+        name: source for name, source in sources.items() if name not in settings.critic_sources
+    }
+    if len(valued) == 1:
+        return {**valued, **others}
+    return {"_and_".join(valued): joined, **others}
 
 
-def build_shaping(settings: PrimeSettings) -> ProcessShaping:
-    """Build the configured function from token rewards to process rewards."""
-    process = settings.process
-    if not isinstance(process, StepRewardSettings | ScoredStepSettings):
-        return ProcessShaping()
-    accumulation = process.accumulation
-    score = StepScoreFunction()
-    if isinstance(process, StepRewardSettings):
-        score = StepScoreFunction(process.step_score, process.step_score_scale)
-    return ProcessShaping(
-        process.granularity,
-        process.credit,
-        score,
-        ChainReward(**chain_arguments(accumulation, process.shaping)),
-        "last_token" if accumulation is None else accumulation.reward_position,
-    )
+def find_reward_function(method: MethodSettings) -> RewardFunction:
+    """Return ``rewards`` of the method's folder, or the function that a user's module registered.
 
-
-def _process(
-    rollouts: Rollouts,
-    scored: ScoredRollouts,
-    reward_BT: torch.Tensor,
-    weight: float,
-    settings: PrimeSettings,
-    common: dict[str, Any],
-) -> tuple[RewardSource, dict[str, float]]:
-    """Return the source with the token rewards ``reward_BT``, and its metrics."""
-    process = settings.paid_process
-    mask_BT = rollouts.mask_BT
-    metrics = {}
-    assert process is not None
-    shaping = build_shaping(settings)
-    spans = None if scored.steps is None else scored.steps.spans
-    paid_BT, source_BT = shaping(reward_BT, mask_BT, spans, scored.score_BS)
-    if rollouts.penalty_BT is not None:
-        # As for an outcome: summed up for estimators that see a response's rewards as one.
-        penalized = outcome_source(paid_BT + rollouts.penalty_BT, mask_BT, process.estimator)
-        paid_BT = penalized.reward_BT
-        source_BT = penalized.mask_BT
-    if shaping.chain.accumulation != "none" and spans is not None:
-        chain = shaping.chain_value(reward_BT, spans, scored.score_BS)
-        rows_B = rollouts.valid_B
-        parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
-        metrics = {
-            f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()
-        }
-        metrics["prime/chain/at_most_one_step"] = float((chain.count_B[rows_B] < 2).float().mean())
-    metrics["prime/process/normalizer"] = 1.0
-    if process.normalization == "batch_max":
-        # The maximum is over the returns of all valid tokens, also of those without a reward.
-        normalize = partial(normalize_by_batch_max, mask_BT=mask_BT, discount=process.discount)
-        floor: torch.Tensor | float = 0.0
-        if scored.noise > 0:
-            draws = _shape_noise(shaping, scored.noise, mask_BT, spans)
-            floor = NOISE_MARGIN * max(normalize(noise_BT)[1] for noise_BT in draws)
-        paid_BT, normalizer = normalize(paid_BT, floor=floor)
-        metrics["prime/process/normalizer"] = float(normalizer)
-    coefficient = process.coefficient * weight
-    source = RewardSource(
-        paid_BT, source_BT, coefficient, process.discount, estimator=process.estimator, **common
-    )
-    return source, metrics
-
-
-def _shape_noise(
-    shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
-) -> Iterator[torch.Tensor]:
-    """Yield the shaped rewards of simulated rounding noise minus those of zero scores, ``(B, T)``.
-
-    There are several draws from a fixed seed: where one response outweighs all others, a single
-    draw may be far too small.
+    It is in the module ``source`` beside that of the settings class.
     """
-    generator = torch.Generator().manual_seed(0)
-    without_BT, _ = shaping(torch.zeros_like(mask_BT), mask_BT, spans)
-    for _ in range(4):
-        noise_BT = noise * torch.randn(mask_BT.shape, generator=generator) * mask_BT
-        yield shaping(noise_BT, mask_BT, spans)[0] - without_BT
+    for own in OWN_SOURCES.values():
+        if type(method) is own.settings:
+            return own.rewards
+    folder = type(method).__module__.rpartition(".")[0]
+    return importlib.import_module(f"{folder}.source").rewards
 
 
 def measure_steps(rollouts: Rollouts, steps: Steps | None) -> dict[str, float]:

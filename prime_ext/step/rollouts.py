@@ -2,78 +2,19 @@
 """The rollouts of a training step, as they are in the store when the step begins."""
 
 import logging
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 
 from prime_ext.algorithms.returns import mark_last_token
-from prime_ext.algorithms.steps import StepSpans, step_spans
+from prime_ext.algorithms.steps import step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
-from prime_ext.config.settings import PrimeSettings
-from prime_ext.step.store import RolloutStore, read_label, reward_info, turn_rewards
+from prime_ext.methods.rollouts import Rollouts, Steps, Turns
+from prime_ext.methods.settings import PrimeSettings
+from prime_ext.methods.store import RolloutStore, read_label, reward_info, turn_rewards
 from prime_ext.step_rm.response_cut import ResponseCutter
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps of responses, and the number of responses whose search for steps took too long."""
-
-    spans: StepSpans
-    timed_out: int = 0
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Last tokens of turns, ``(B, T)``, and the rewards of turns at them, if there are any."""
-
-    end_BT: torch.Tensor
-    reward_BT: torch.Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """Rollouts of a training step, in the rows of the store.
-
-    Padding rows are included, with an empty mask. Fields with a default are present only if the
-    settings need them.
-
-    Attributes:
-        extras: extra fields that the agent loop returned for each row; meaningless for padding.
-        mask_BT: tokens of the policy that are trained on.
-        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL
-            penalty in the reward, the penalty of each token; 0 outside the mask.
-        label_B: the verifier's verdict in [0, 1]; NaN where there is none and the settings read
-            none.
-        group_B: number of the prompt; padding rows have other numbers.
-        number: number of the training step, from 1.
-        value_BT: the critic's value of the state before each token.
-        old_log_prob_BT: log-probabilities under the policy that wrote the responses.
-        advantage_BT: the outcome's advantage, where verl has computed it.
-        penalty_BT: verl's KL penalty of each token, as a reward, where the outcome does not count.
-    """
-
-    store: RolloutStore
-    extras: list[Any]
-    mask_BT: torch.Tensor
-    reward_BT: torch.Tensor
-    label_B: torch.Tensor
-    group_B: torch.Tensor
-    number: int = 1
-    steps: Steps | None = None
-    turns: Turns | None = None
-    value_BT: torch.Tensor | None = None
-    old_log_prob_BT: torch.Tensor | None = None
-    advantage_BT: torch.Tensor | None = None
-    penalty_BT: torch.Tensor | None = None
-
-    @cached_property
-    def valid_B(self) -> torch.Tensor:
-        """Return the rows with a trained token; padding and completely rejected rows have none."""
-        return self.mask_BT.bool().any(-1)
 
 
 def load_rollouts(
@@ -88,12 +29,13 @@ def load_rollouts(
     ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds the steps of
     responses; None if no setting needs them.
     """
+    needs = settings.needs
     needed = {
         "responses": cutter is not None,
         "values": bool(settings.critic_sources),
         "advantages": settings.outcome.of_verl,
-        "old_log_probs": settings.rewards_advantages,
-        "loss_mask": settings.needs_turns,
+        "old_log_probs": needs.old_log_probs,
+        "loss_mask": needs.turns,
     }
     # The penalty belongs to the outcome, or to the process rewards if they alone count.
     penalizes_outcome = kl_in_reward and settings.outcome.coefficient > 0
@@ -111,7 +53,7 @@ def load_rollouts(
         penalty_BT = _move_inside(data["token_level_rewards"].float() - reward, mask_BT)
     rows = list(zip(store.keys, extras, real, strict=True))
     labels = [
-        read_label(key, reward_info(key, extra), settings.label_key, settings.needs_labels)
+        read_label(key, reward_info(key, extra), settings.label_key, needs.labels)
         if is_real
         else 0.0
         for key, extra, is_real in rows
@@ -124,7 +66,7 @@ def load_rollouts(
     fields = {field: data[name].float() for field, name in verl_names.items() if name in data}
     steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
     turns = None
-    if settings.needs_turns:
+    if needs.turns:
         turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras)
         if settings.granularity == "turn":
             steps = Steps(step_spans(turns.end_BT, mask_BT))

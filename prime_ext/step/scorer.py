@@ -2,8 +2,6 @@
 """Source of the process rewards (``prime.process``): the protocol, and a step reward model."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -11,32 +9,9 @@ import torch
 from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import find_valid_ends, place_at_ends, spans_from_ends
+from prime_ext.methods.rollouts import Rollouts, ScoredRollouts, Steps
+from prime_ext.methods.store import reward_info
 from prime_ext.reward.pspo_info import score_metrics
-from prime_ext.step.rollouts import Rollouts, Steps
-from prime_ext.step.store import reward_info
-
-
-@dataclass(frozen=True)
-class ScoredRollouts:
-    """Scores of rollouts; without a scorer only the positions of their steps.
-
-    Attributes:
-        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``),
-            or the scores of the steps that end at a token; not normalized, 0 outside the mask.
-        score_BS: the scores of ``steps``, where they are not sums of these rewards.
-        noise: standard deviation of the rounding noise of a reward.
-        pairs: how the scorer ordered pairs of these rollouts before it was trained on them.
-        steps: the steps that get rewards.
-        metrics, seconds: by name.
-    """
-
-    reward_BT: torch.Tensor | None = None
-    score_BS: torch.Tensor | None = None
-    noise: float = 0.0
-    pairs: PairCount = PairCount(0.0, 0.0)
-    steps: Steps | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scorer(Protocol):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.config.reward_settings import KLSettings
-from prime_ext.config.settings import PrimeSettings
+from prime_ext.methods.kl.settings import KLSettings
+from prime_ext.methods.rollouts import Rollouts, ScoredRollouts
+from prime_ext.methods.settings import PrimeSettings
 from prime_ext.step.reward_sources import combine_rewards
-from prime_ext.step.rollouts import Rollouts
-from prime_ext.step.scorer import ScoredRollouts, Scorer
+from prime_ext.step.scorer import Scorer
 from prime_ext.utils.timing import add_seconds
 
 # Names under which the policy's loss finds the models that it is pulled toward.
@@ -82,8 +82,7 @@ def kl_coefficients(weight: float, settings: PrimeSettings) -> dict[str, float]:
     """Return the policy's KL coefficients by role of the model; ``weight`` is 1 without a gate."""
     coefficients = {}
     if isinstance(settings.process, KLSettings):
-        coefficients[PRM_ROLE] = settings.process.coefficient * weight
+        coefficients[PRM_ROLE] = settings.process.kl_coefficient(weight)
     if settings.anchor is not None:
-        closed = 1.0 - weight if settings.anchor.fallback else 1.0
-        coefficients[AVERAGE_ROLE] = settings.anchor.coefficient * closed
+        coefficients[AVERAGE_ROLE] = settings.anchor.kl_coefficient(weight)
     return coefficients

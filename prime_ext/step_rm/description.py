@@ -26,7 +26,7 @@ FILE = "prime_ext_step_rm.json"
 
 @pydantic_dataclass(frozen=True, config=STRICT)
 class PairFormat:
-    """The format that a model is trained with; config/step_rm.yaml explains each choice.
+    """The format that a model is trained with.
 
     The layout ``pair`` is the tokenizer's own for two texts, with the separator where that puts
     nothing between them. ``text`` always has the separator, as the released reward model of PSPO
@@ -34,11 +34,21 @@ class PairFormat:
     """
 
     layout: Literal["pair", "text"] = "pair"
+    """pair: the tokenizer's format for two texts. text: the separator as text, as in PSPO."""
     separator: Text = " </s><s>"
+    """Text between the steps, for layout text and for tokenizers that put nothing between two
+    texts. On the command line \\n, \\t and \\\\ are escapes."""
     previous: CountOrZero = 1
+    """Number of earlier steps that are shown; 0 for all of them. PSPO: 1."""
     question: Switch = False
+    """Whether the question is shown. PSPO never shows it, so its model cannot check a step against
+    it."""
     strip_markers: Switch = False
+    """Leave out [1], 1. and "Step 1:" at the start of steps, so that the model cannot learn from
+    number and style of the marker."""
     max_length: Annotated[int, Field(strict=True, ge=8)] = 512
+    """Maximum number of tokens of an input; the current step is kept, earlier steps lose their
+    beginning."""
 
     def parts(self, question: str, previous: Sequence[str], current: str) -> tuple[str, str, str]:
         """Return question, previous steps and current step as texts; those not shown are empty."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from prime_ext.config.reward_settings import StepSettings
+from prime_ext.config.step_rule import StepSettings
 from prime_ext.step_rm.splitting import Span, has_content, split_steps
 
 _REPLACEMENT = "\ufffd"

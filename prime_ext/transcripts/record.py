@@ -20,11 +20,11 @@ from omegaconf import DictConfig
 
 from prime_ext.algorithms.prompt_filter import KEPT
 from prime_ext.algorithms.steps import find_valid_ends
-from prime_ext.config.settings import PrimeSettings
+from prime_ext.methods.rollouts import Rollouts
+from prime_ext.methods.settings import PrimeSettings
+from prime_ext.methods.store import RolloutStore, group_uid, reward_info
 from prime_ext.run.metrics_file import put_aside
-from prime_ext.step.rollouts import Rollouts
 from prime_ext.step.step import StepResult
-from prime_ext.step.store import RolloutStore, group_uid, reward_info
 from prime_ext.step_rm.response_cut import TokenText
 from prime_ext.transcripts.files import FOLDER, find_steps, step_file
 from prime_ext.utils.files import write_json_lines

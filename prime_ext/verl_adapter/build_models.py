@@ -9,7 +9,8 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, TrainingWorkerConfig
 
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, forward_tokens
+from prime_ext.methods.prm_settings import PRMSettings, TrainedPRMSettings, forward_tokens
+from prime_ext.methods.settings import PrimeSettings
 from prime_ext.prm.implicit_prm import FrozenPRM, TrainedPRM
 from prime_ext.verl_adapter.side_models import (
     PRM_GROUP,
@@ -31,7 +32,7 @@ def build_prm(
     rollout = config.actor_rollout_ref.rollout
     # Both sides of the log-ratio need the same temperature; verl computes the policy's side at that
     # of the rollouts.
-    as_policy = settings.reference == "policy" or prime.distils or prime.rewards_advantages
+    as_policy = settings.reference == "policy" or prime.distils or prime.needs.old_log_probs
     temperature = rollout.temperature if as_policy else 1.0
     rows = settings.mini_batch_size * rollout.n
     folder = Path(config.trainer.default_local_dir)

@@ -21,19 +21,20 @@ from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import find_longest_sequence, shard_over_all_ranks
-from prime_ext.config.reward_settings import ScoredStepSettings
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
-from prime_ext.config.variant import method_name, variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
+from prime_ext.methods.changed_keys import method_name, variant_line
+from prime_ext.methods.prm_settings import PRMSettings, TrainedPRMSettings
+from prime_ext.methods.settings import PrimeSettings, prm_section
+from prime_ext.methods.step_scorer.settings import StepScorerSettings
+from prime_ext.methods.step_scorer.source import build_shaping
+from prime_ext.methods.store import average_counts, reward_info
+from prime_ext.names import SINGLE_TURN_LOOPS
 from prime_ext.preflight.machine import check_amount
-from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
-from prime_ext.step.reward_sources import build_shaping
 from prime_ext.step.rollouts import load_rollouts
 from prime_ext.step.scorer import Scorer, StepRewardModel
 from prime_ext.step.step import prime_step
 from prime_ext.step.step_watch import StepWatch
-from prime_ext.step.store import average_counts, reward_info
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.utils.files import read_json, write_json, write_text
 from prime_ext.verl_adapter import prompt_filter_buffer as buffers
@@ -108,7 +109,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
                 self.prime.verifier,
                 *limits,
                 self._end_tokens,
-                self.prime.needs_labels,
+                self.prime.needs.labels,
                 self._transcripts.add_removed,
             ),
             "max_in_flight": self._count_oversampled() + warm_up,
@@ -185,8 +186,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def scorer(self) -> Scorer | None:
         """Return the scorer that gives the process rewards."""
-        if self.prime.scores_steps:
-            return StepRewardModel(build_shaping(self.prime))
+        if isinstance(self.prime.process, StepScorerSettings):
+            return StepRewardModel(build_shaping(self.prime.process))
         return None if self.prm is None else self.prm.prm
 
     @cached_property
@@ -235,7 +236,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- checkpoints -----------------------------------------------------------------------------
 
     def _load_checkpoint(self) -> None:
-        if self.prime.distils or self.average is not None:
+        if self.prime.needs.target_logits:
             self.actor_rollout_wg.execute_with_func_generator(install_targets)
         for model in self._side_models:
             model.attach(self.actor_rollout_wg)
@@ -323,13 +324,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @cached_property
     def _cutter(self) -> ResponseCutter | None:
-        return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs_steps else None
+        return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs.steps else None
 
     @cached_property
     def _watch(self) -> StepWatch | None:
         """Return the watch for responses of one step, where these get no reward."""
         process = self.prime.process
-        if not isinstance(process, ScoredStepSettings) or not process.zeroes_single_steps:
+        if not isinstance(process, StepScorerSettings) or not process.zeroes_single_steps:
             return None
         return StepWatch("prime.steps", "prime.process", self.prime.steps.name)
 

@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.utils.skip import SkipManager
 
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT
-from prime_ext.step.store import group_uid
+from prime_ext.methods.store import group_uid
 from prime_ext.verl_adapter import rollout_store as transfer
 from prime_ext.verl_adapter.prompt_judge import PromptJudge, PromptsExhausted
 

@@ -18,9 +18,9 @@ from prime_ext.algorithms.prompt_filter import (
     TRUNCATED,
     AccuracyBand,
 )
-from prime_ext.config.settings import VerifierSettings
+from prime_ext.methods.settings import VerifierSettings
+from prime_ext.methods.store import RolloutStore, group_uid, read_label
 from prime_ext.reward.pspo_info import FAILURE
-from prime_ext.step.store import RolloutStore, group_uid, read_label
 from prime_ext.verifiers import Outcome
 from prime_ext.verl_adapter import rollout_store as transfer
 from prime_ext.verl_adapter.rollout_losses import WARN_RATE

@@ -22,11 +22,11 @@ from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import PSPOSettings, read_pspo_sections
+from prime_ext.methods.store import group_uid
 from prime_ext.names import compares_rollouts
 from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.step.step_watch import ScoringFailed, StepWatch
-from prime_ext.step.store import group_uid
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
 from prime_ext.verl_adapter.prompt_filter_buffer import POLL_SECONDS

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from prime_ext.step.store import group_uid, session_key
+from prime_ext.methods.store import group_uid, session_key
 from prime_ext.verl_adapter import rollout_store as transfer
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
-from prime_ext.step.store import group_uid, reward_info
+from prime_ext.methods.store import group_uid, reward_info
 
 _MULTI_MODAL = "multi_modal_inputs"
 _EXTRA = "extra_fields"
@@ -39,7 +39,7 @@ def _build_jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class TransferQueueStore:
-    """Rows of TransferQueue as a :class:`prime_ext.step.store.RolloutStore`."""
+    """Rows of TransferQueue as a :class:`prime_ext.methods.store.RolloutStore`."""
 
     batch: KVBatchMeta
 
@@ -94,7 +94,7 @@ class TransferQueueStore:
         return {name: list(data[name].unbind()) for name in names}
 
     def fetch_reward_infos(self) -> list[Mapping[str, Any]]:
-        """Return :func:`prime_ext.step.store.reward_info` of each row."""
+        """Return :func:`prime_ext.methods.store.reward_info` of each row."""
         return fetch_reward_infos(self.keys, self.batch.partition_id)
 
     def write(self, **fields: torch.Tensor) -> KVBatchMeta:

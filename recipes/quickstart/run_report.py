@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from omegaconf import OmegaConf
 
-from prime_ext.config.variant import METHODS, variant_line
 from prime_ext.generate.prm_description import versions
+from prime_ext.methods.changed_keys import variant_line
+from prime_ext.methods.variants import VARIANTS
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, make_figure, save
 from recipes.quickstart.evaluate import RewardedResponse, load_model, load_problems, step_statistics
@@ -151,7 +152,7 @@ def report_run(
     has ``more`` keys; its accuracies at the top are at temperature 1.
     """
     config = OmegaConf.load(run.folder / "hydra" / ".hydra" / "config.yaml")
-    method = METHODS[config.prime.variant]
+    method = VARIANTS[config.prime.variant].title
     plot_learning_curve(run, f"{method} {title}", draw_more)
     reference, tokenizer = load_model(run.folder / "sft")
     prm, _ = load_model(run.folder / "prm")

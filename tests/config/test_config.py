@@ -21,10 +21,11 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.engines import ENGINE_SECTIONS
 from prime_ext.config.pspo_settings import read_pspo_sections
-from prime_ext.config.reward_settings import chain_arguments
-from prime_ext.config.settings import VARIANTS, PrimeSettings, PRMSettings
-from prime_ext.config.variant import read_keys, variant_line
 from prime_ext.config.verl_keys import KINDS, READ_UNLISTED
+from prime_ext.methods.changed_keys import read_keys, variant_line
+from prime_ext.methods.prm_settings import PRMSettings
+from prime_ext.methods.settings import PrimeSettings
+from prime_ext.methods.variants import VARIANTS
 from prime_ext.verl_adapter import trainers  # noqa: F401 (verl's table of trainers gets ours)
 
 FOLDER = Path(prime_ext.config.__file__).parent
@@ -165,7 +166,7 @@ def get_chain(name, *overrides):
     process = PrimeSettings.from_config(
         composed(f"chain@prime.process={name}", *steps, *overrides)
     ).process
-    return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
+    return ChainReward(**process.chain_arguments()), process
 
 
 @pytest.mark.parametrize(

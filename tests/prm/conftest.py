@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from plain_prm import write_model
 
-from prime_ext.config.settings import PRMSettings
+from prime_ext.methods.prm_settings import PRMSettings
 
 
 @pytest.fixture(scope="session")

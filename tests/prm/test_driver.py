@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from tiny_llama import save_llama
 
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.settings import PrimeSettings, PRMSettings
+from prime_ext.methods.prm_settings import PRMSettings
+from prime_ext.methods.settings import PrimeSettings
 from prime_ext.prm.mini_batches import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.verl_adapter.build_models import build_average, build_prm

@@ -19,7 +19,6 @@ from prime_ext.algorithms.process_shaping import Credit, ProcessShaping
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.reward.managers import PSPOShaping, ShapedReward
 
 CHAINS = {"weibull": "pspo_wrs", "gaussian": "cn_ppo", "released": "pspo_released", "none": "plain"}
@@ -57,7 +56,7 @@ def through_the_implicit_pipeline(scores, settings):
         "step",
         credit=settings.credit,
         score=StepScoreFunction("sigmoid"),
-        chain=ChainReward(**chain_arguments(settings.accumulation, settings.shaping)),
+        chain=ChainReward(**settings.chain_arguments()),
         reward_position=settings.reward_position,
     )
     return shaping(reward_BT, mask_BT, step_spans(boundary_BT, mask_BT))[0][0]

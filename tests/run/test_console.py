@@ -11,8 +11,6 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.config.compose import compose_config
-from prime_ext.config.settings import VARIANTS
-from prime_ext.config.variant import METHODS
 from prime_ext.run.checkpoint import mark_complete
 from prime_ext.run.console import ConsoleLines, copy_output
 from prime_ext.verl_adapter.patches.trainer_base import replace_loggers
@@ -186,7 +184,3 @@ def test_a_resumed_run_appends_to_its_output(printed, tmp_path):
     assert [line for line in log if line in ("first", "second")] == ["first", "second"]
     saved = OmegaConf.load(tmp_path / "checkpoints" / "configuration.yaml")
     assert saved.prime.variant == "distilled" and saved.trainer.device == "cpu"
-
-
-def test_every_variant_has_a_name():
-    assert sorted(METHODS) == VARIANTS

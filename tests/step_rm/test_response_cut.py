@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kinds_of_tokenizers import CORPUS, TOKENIZERS
 from tiny_step_rm import byte_tokenizer
 
-from prime_ext.config.reward_settings import StepSettings
+from prime_ext.config.step_rule import StepSettings
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter, TokenText, find_last_tokens
 
 

@@ -28,7 +28,7 @@ from verl.utils.device import get_device_name
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.config.engines import shard_over_all_ranks
-from prime_ext.config.settings import PRMSettings
+from prime_ext.methods.prm_settings import PRMSettings
 from prime_ext.prm.fields import (
     LABEL,
     OFFSET,

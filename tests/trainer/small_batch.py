@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 import prime_ext.config
-from prime_ext.config.settings import PrimeSettings
+from prime_ext.methods.rollouts import Rollouts, ScoredRollouts
+from prime_ext.methods.settings import PrimeSettings
 from prime_ext.prm.implicit_prm import FrozenPRM, ScoringPasses, TokenLogProbs
 from prime_ext.step.reward_sources import reward_sources
-from prime_ext.step.rollouts import Rollouts, load_rollouts
-from prime_ext.step.scorer import ScoredRollouts
+from prime_ext.step.rollouts import load_rollouts
 from prime_ext.step.step import prime_step
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 

@@ -13,8 +13,8 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import DistillationConfig, DistillationLossConfig, FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from prime_ext.config.variant import read_keys
-from prime_ext.step.rollouts import Rollouts
+from prime_ext.methods.changed_keys import read_keys
+from prime_ext.methods.rollouts import Rollouts
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 
 PROMPTS = (2, 3, 1, 2)

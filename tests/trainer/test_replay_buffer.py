@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
-from prime_ext.config.settings import VerifierSettings
+from prime_ext.methods.settings import VerifierSettings
 from prime_ext.verl_adapter.prompt_filter_buffer import (
     PromptFilterReplayBuffer,
     PromptFilterReplayBufferAsync,

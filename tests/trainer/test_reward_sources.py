@@ -20,12 +20,13 @@ from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.returns import NOISE_MARGIN, mark_last_token, return_to_go
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.methods.rollouts import Rollouts, ScoredRollouts, Steps
+from prime_ext.methods.step_scorer.source import build_shaping
 from prime_ext.names import Credit
 from prime_ext.reward.managers import PSPOShaping
 from prime_ext.reward.pspo_info import FAILURE
-from prime_ext.step.reward_sources import build_shaping
-from prime_ext.step.rollouts import Rollouts, Steps, load_rollouts
-from prime_ext.step.scorer import ScoredRollouts, StepRewardModel
+from prime_ext.step.rollouts import load_rollouts
+from prime_ext.step.scorer import StepRewardModel
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.verl_adapter.pspo_trainer import token_rewards
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
@@ -63,7 +64,7 @@ CHAIN = {**STEPS, "process__step_score": "sigmoid", "process__accumulation__mode
 def loaded(queue, **changes):
     """Load rollouts; settings that need steps find them in the tokenizer's texts."""
     steps = settings(**changes)
-    cutter = ResponseCutter(steps.steps, TOKENIZER) if steps.needs_steps else None
+    cutter = ResponseCutter(steps.steps, TOKENIZER) if steps.needs.steps else None
     return load(queue, cutter=cutter, **changes)
 
 
@@ -322,7 +323,9 @@ def with_scores(monkeypatch, changed=None, kl_in_reward=False, **changes):
     options = settings(**SCORES_OF_STEPS | changes)
     rollouts = load_rollouts(TransferQueueStore(get_batch(queue)), options, 1, kl_in_reward)
     return Case(
-        rollouts, StepRewardModel(build_shaping(options)).score_and_update(rollouts), options
+        rollouts,
+        StepRewardModel(build_shaping(options.process)).score_and_update(rollouts),
+        options,
     )
 
 

@@ -13,8 +13,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from prime_ext.algorithms.prompt_filter import AccuracyBand
-from prime_ext.config.settings import VerifierSettings
-from prime_ext.step.store import group_uid
+from prime_ext.methods.settings import VerifierSettings
+from prime_ext.methods.store import group_uid
 from prime_ext.verl_adapter.patches import replay_buffer
 from prime_ext.verl_adapter.prompt_filter_buffer import PromptFilterReplayBuffer
 from prime_ext.verl_adapter.prompt_judge import PromptJudge

@@ -17,9 +17,6 @@ from prime_ext.algorithms.accumulation import MODES
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.process_shaping import credit_rewards
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.reward_settings import (
-    Normalization,
-)
 from prime_ext.names import Credit, RewardPosition, StepScoreName, list_estimators
 from prime_ext.step.rollouts import load_rollouts
 from prime_ext.step_rm.response_cut import ResponseCutter
@@ -95,7 +92,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
 
 
 def loaded(queue, batch, options):
-    cutter = ResponseCutter(options.steps, TOKENIZER) if options.needs_steps else None
+    cutter = ResponseCutter(options.steps, TOKENIZER) if options.needs.steps else None
     store = TransferQueueStore(batch)
     rollouts = load_rollouts(store, options, cutter=cutter)
     scored = scored_as(rollouts, options, *store.fetch("prm", "reference").values())
@@ -114,7 +111,7 @@ def any_settings(rng, name):
             "process__form": rng.choice(["tokens", "steps", "steps"]),
             "outcome__estimator": choose_estimator(rng, name, "outcome"),
             "process__estimator": choose_estimator(rng, name, "process"),
-            "process__normalization": rng.choice(get_args(Normalization)),
+            "process__normalization": rng.choice(("batch_max", "none")),
             "process__discount": rng.choice([0.0, 0.9, 1.0]),
             "steps": {"delimiters": [1]},
         }

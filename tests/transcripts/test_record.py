@@ -12,7 +12,7 @@ from small_batch import PADDING, ROLLOUTS, filled_queue, loaded
 from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, AccuracyBand
-from prime_ext.config.settings import VerifierSettings
+from prime_ext.methods.settings import VerifierSettings
 from prime_ext.step.step import prime_step
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.transcripts.files import find_steps, read_step
@@ -76,7 +76,7 @@ CASES = {
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_record_and_page_have_the_numbers_of_the_batch(queue, make, tokenizer, changes):
     case = loaded(queue, **changes)
-    if case.settings.needs_steps:
+    if case.settings.needs.steps:
         cutter = ResponseCutter(case.settings.steps, tokenizer)
         case = loaded(queue, cutter=cutter, **changes)
     bare = case.settings.process is None
@@ -99,7 +99,7 @@ def test_record_and_page_have_the_numbers_of_the_batch(queue, make, tokenizer, c
             assert row["process" if "process" in name else name] == pytest.approx(values, rel=1e-5)
             own = [f"{value:+.4g}" for value, use in zip(values, mask, strict=True) if use]
             assert [one for one in shown[place].numbers(name) if one] == own
-        if case.settings.needs_steps:
+        if case.settings.needs.steps:
             spans = result.scored.steps.spans
             ends = spans.end_BS[place, : spans.count_B[place]].tolist()
             assert row["step_ends"] == ends

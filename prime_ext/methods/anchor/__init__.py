@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pull of the policy toward a running average of its own weights."""
