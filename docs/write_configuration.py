@@ -7,7 +7,7 @@ python docs/write_configuration.py
 import re
 from pathlib import Path
 
-from prime_ext.config import variant
+from prime_ext.methods.changed_keys import read_keys
 from prime_ext.utils.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +25,7 @@ SECTIONS = {
     "chain/pspo_wrs.yaml": "prime.process",
     "chain/cn_ppo.yaml": "prime.process",
     "prm/frozen.yaml": "prm",
+    "prm_model/verl.yaml": "prm",
     "prm/implicit_prm.yaml": "prm",
     "pspo/pspo.yaml": "pspo",
     **{
@@ -32,12 +33,12 @@ SECTIONS = {
         for name in ("local", "token_classification", "server")
     },
     "transcripts.yaml": "",
-    "offline_prm_common.yaml": "",
+    "offline_prm_settings.yaml": "",
     "step_rm.yaml": "",
 }
 TITLES = {
     "transcripts.yaml": "Transcripts",
-    "offline_prm_common.yaml": "Offline implicit PRMs",
+    "offline_prm_settings.yaml": "Offline implicit PRMs",
     "step_rm.yaml": "Step reward models",
 }
 HEAD = """# Configuration reference
@@ -87,9 +88,7 @@ def get_keys(text: str, section: str) -> list[tuple[str, str, str]]:
 
 def write_variants() -> str:
     """Return a table: the keys that define variants, a column for each of them."""
-    keys = {
-        name: variant.read_keys(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)
-    }
+    keys = {name: read_keys(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)}
     names = dict.fromkeys(
         key for values in keys.values() for key in values if key != "prime.variant"
     )

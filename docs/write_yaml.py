@@ -160,12 +160,9 @@ def format_value(value: Any) -> str:
 
 def format_variant(name: str, variant: Variant) -> str:
     """Return the file of a variant."""
-    lines = [
-        "# @package _global_\n",
-        LICENSE,
-        WRITTEN.replace("settings class", "table of variants"),
-    ]
-    lines += [*format_comment(variant.help), "defaults:\n"]
+    written = WRITTEN.replace("settings class", "table of variants")
+    lines = ["# @package _global_\n", LICENSE, written, *format_comment(variant.help)]
+    lines.append("defaults:\n")
     lines += [f"  - /{group}: {choice}\n" for group, choice in variant.adds.items()]
     lines += ["  - _self_\n"] * bool(variant.adds)
     lines += [f"  - override /{group}: {choice}\n" for group, choice in variant.choices.items()]

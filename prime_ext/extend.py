@@ -8,14 +8,18 @@ docs/how_to/own_data.md explains them. verl imports the module in every process 
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from prime_ext import names
 from prime_ext.algorithms.estimators import ESTIMATORS, Estimator, RewardSource
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, PRMLossFunction, RowFields, ce_rows
 from prime_ext.algorithms.shaping import SHAPES, ShapeOfLength
+from prime_ext.methods.rollouts import RewardFunction, Rewards, Rollouts, ScoredRollouts
+from prime_ext.methods.source_settings import OWN_SOURCES, OwnSource, SourceSettings
 from prime_ext.verifiers.sources import TASKS, TaskVerifier, register_source
 
 _PRMLoss = Callable[..., Any]
@@ -38,6 +42,66 @@ def estimator(name: str) -> Callable[[Estimator], Estimator]:
         return function
 
     return add
+
+
+def source(name: str, settings: type[SourceSettings]) -> Callable[[RewardFunction], RewardFunction]:
+    """Add ``f(rollouts, scored, settings) -> Rewards`` as a source, ``prime.sources.NAME``.
+
+    ``settings`` is the class of its keys, each with a default; its ``needs`` say what ``rollouts``
+    and ``scored`` have (:mod:`prime_ext.methods.rollouts`).
+    """
+
+    def add(function: RewardFunction) -> RewardFunction:
+        if not (isinstance(settings, type) and issubclass(settings, SourceSettings)):
+            raise ValueError(f"the settings of the source {name!r} must derive from SourceSettings")
+        if name in ("outcome", "process", "turns"):
+            raise ValueError(f"{name!r} is the name of a source of prime_ext; choose another")
+        try:
+            settings()
+        except ValidationError as error:
+            missing = error.errors()[0]["loc"][0]
+            raise ValueError(f"{missing!r} of the source {name!r} needs a default") from error
+        _add(name, (OWN_SOURCES, OwnSource(settings, _name_source(name, function))))
+        return function
+
+    return add
+
+
+def _name_source(name: str, function: RewardFunction) -> RewardFunction:
+    """Wrap a user's source so that errors, wrong shapes and NaN name it."""
+    what = f"the source {name!r}"
+
+    @functools.wraps(function)
+    def compute(rollouts: Rollouts, scored: ScoredRollouts, settings: Any) -> Rewards | None:
+        try:
+            rewards = function(rollouts, scored, settings)
+        except Exception as error:
+            raise UserFunctionFailed(_describe(what, error)) from error
+        if rewards is None:
+            return None
+        if not isinstance(rewards, Rewards):
+            raise UserFunctionFailed(
+                f"{what} must return Rewards or None, got {type(rewards).__name__}"
+            )
+        expected = tuple(rollouts.mask_BT.shape)
+        for field in ("reward_BT", "mask_BT"):
+            value = getattr(rewards, field)
+            if not isinstance(value, torch.Tensor) or tuple(value.shape) != expected:
+                got = (
+                    tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+                )
+                raise UserFunctionFailed(f"{field} of {what} must have shape {expected}, got {got}")
+        if not rewards.reward_BT[rollouts.mask_BT.bool()].isfinite().all():
+            raise UserFunctionFailed(f"{what} returns NaN or infinity")
+        metrics = {f"source/{name}/{key}": value for key, value in rewards.metrics.items()}
+        return replace(rewards, metrics=metrics)
+
+    return compute
+
+
+def _describe(what: str, error: Exception) -> str:
+    message = " ".join(str(error).split())[:200]
+    return f"{what} failed: {type(error).__name__}: {message}"
 
 
 def prm_loss(
@@ -89,8 +153,7 @@ def _name_errors(
         try:
             value = function(*arguments, **options)
         except Exception as error:
-            message = " ".join(str(error).split())[:200]
-            raise UserFunctionFailed(f"{what} failed: {type(error).__name__}: {message}") from error
+            raise UserFunctionFailed(_describe(what, error)) from error
         expected = tuple(shape(*arguments))
         if not isinstance(value, torch.Tensor) or tuple(value.shape) != expected:
             got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__

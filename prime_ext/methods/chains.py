@@ -85,7 +85,7 @@ ShapingSettings = Annotated[
 
 @dataclass(frozen=True, config=STRICT)
 class ChainSettings:
-    """How the scores of a response's steps become one reward.
+    """Chain of a response's steps: the rule by which their scores become one reward.
 
     It is the accumulated score to a power, times a factor for the number of steps
     (docs/explanation/process_rewards.md).

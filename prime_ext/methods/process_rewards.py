@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the methods of ``prime.process`` share: scores become paid rewards, which are normalized."""
+"""Shaping and normalization that all methods of ``prime.process`` share."""
 
 from collections.abc import Iterator
 from functools import partial

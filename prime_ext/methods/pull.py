@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all methods need that pull the policy toward a model over the vocabulary. No torch."""
+"""Check of the methods that pull the policy toward a model over the vocabulary. No torch."""
 
 from collections.abc import Iterable
 

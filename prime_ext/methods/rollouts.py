@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a method computes rewards from, and what it returns: rollouts, their scores, rewards."""
+"""Arguments and result of a method's function: rollouts, their scores, rewards."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

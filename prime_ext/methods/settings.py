@@ -126,7 +126,7 @@ def _read_sources(values: Mapping[str, Any]) -> dict[str, SourceSettings]:
 
 @dataclass(frozen=True, config=STRICT)
 class PrimeSettings(Section):
-    """How rewards become advantages, and which prompts are trained on.
+    """The methods of a run, from rewards to advantages, and the prompts that are trained on.
 
     The sections process, anchor and turns are chosen whole, with the keys that their choice reads:
     prime/process=kl, tokens, steps, step_scorer or none; prime/anchor=ema, fallback or none;
@@ -170,9 +170,9 @@ class PrimeSettings(Section):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "PrimeSettings":
         """Build from the resolved section, with its own sources. Raises SettingsError."""
-        own = values.get("sources")
-        if isinstance(own, Mapping):
-            values = {**values, "sources": _read_sources(own)}
+        sources = values.get("sources")
+        if isinstance(sources, Mapping):
+            values = {**values, "sources": _read_sources(sources)}
         return super().from_mapping(values)
 
     @property
@@ -248,6 +248,12 @@ class PrimeSettings(Section):
         yield from self.filter.problems()
         for method in self.methods.values():
             yield from method.problems(self)
+        reading = [key for key, method in self.methods.items() if method.needs.prm]
+        if reading and self.needs.step_scores:
+            yield (
+                f"prime.{reading[0]} reads the implicit PRM, which a step scorer stands in for;"
+                " choose one of the two"
+            )
         if self.gate is not None and self.outcome.coefficient == 0:
             yield (
                 "prime.process.gate weighs rewards by outcomes: set prime.outcome.coefficient above"
@@ -259,8 +265,6 @@ class PrimeSettings(Section):
                 f"prime.outcome.coefficient={self.outcome.coefficient} without rewards of tokens,"
                 " steps or turns leaves nothing to learn from; set it above 0"
             )
-        if taken := self.sources.keys() & {"outcome", "process", "turns"}:
-            yield f"prime.sources.{min(taken)} has the name of another source; choose another"
 
 
 def prm_section(config: DictConfig) -> DictConfig | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a method declares: its settings, what it needs, and its problems. No torch.
+"""Declarations of a method: its settings, its needs and its problems. No torch.
 
 The settings class is the only place of a key: name, default, type, range and help (the docstring
 below the field). The YAML files and the reference page are written from it.
@@ -27,7 +27,7 @@ Granularity = Literal["token", "step", "turn", "response"]
 
 @plain_dataclass(frozen=True)
 class Needs:
-    """What a run must have for a method; the trainer builds it, and the checks ask for it.
+    """Needs of a method; the trainer builds them, and the checks ask for them.
 
     Attributes:
         prm: the implicit PRM, or a frozen model in its place (section ``prm``).

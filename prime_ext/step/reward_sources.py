@@ -120,11 +120,11 @@ def _join_valued(
 def find_reward_function(method: MethodSettings) -> RewardFunction:
     """Return ``rewards`` of the method's folder, or the function that a user's module registered.
 
-    It is in the module ``source`` beside that of the settings class.
+    It is in the module ``source`` next to that of the settings class.
     """
-    for own in OWN_SOURCES.values():
-        if type(method) is own.settings:
-            return own.rewards
+    for registered in OWN_SOURCES.values():
+        if type(method) is registered.settings:
+            return registered.rewards
     folder = type(method).__module__.rpartition(".")[0]
     return importlib.import_module(f"{folder}.source").rewards
 

@@ -16,6 +16,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.debug import marked_timer
 
+from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.asynchronous import get_base_mode
@@ -186,8 +187,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def scorer(self) -> Scorer | None:
         """Return the scorer that gives the process rewards."""
-        if isinstance(self.prime.process, StepScorerSettings):
-            return StepRewardModel(build_shaping(self.prime.process))
+        if self.prime.needs.step_scores:
+            process = self.prime.process
+            scores_steps = isinstance(process, StepScorerSettings)
+            return StepRewardModel(build_shaping(process) if scores_steps else ProcessShaping())
         return None if self.prm is None else self.prm.prm
 
     @cached_property

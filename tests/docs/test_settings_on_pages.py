@@ -41,7 +41,8 @@ def documented_overrides():
                 word.partition("=")[2] for word in overrides if word.startswith("--config-name")
             ]
             overrides = [word for word in overrides if not word.startswith("--")]
-            if overrides:
+            # Modules of the pages are tested by runs.
+            if overrides and not any(word.startswith("modules=") for word in overrides):
                 name = named[0] if named else COMPOSED.get(module, "prime_trainer")
                 yield pytest.param(name, overrides, id=f"{page.stem}: {line[:60]}")
 

@@ -25,18 +25,21 @@ LORA = [
 
 
 def test_a_users_module_trains_a_prm_with_an_adapter(tmp_path, monkeypatch):
-    """Train with the module of docs/how_to/own_data.md.
+    """Train with the modules of docs/how_to/own_data.md and own_method.md.
 
-    It has estimators of both registries, a loss, a shape and a verifier. The PRM has LoRA on its
-    own base as the reference, and chunked log-probabilities.
+    They have estimators of both registries, a loss, a shape, a verifier and a source of rewards.
+    The PRM has LoRA on its own base as the reference, and chunked log-probabilities.
     """
-    page = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "own_data.md"
-    (module,) = re.findall(r"```python\n(# my_rewards.py\n.*?)```", page.read_text(), re.DOTALL)
-    (tmp_path / "my_rewards.py").write_text(module)
+    pages = Path(__file__).resolve().parents[2] / "docs" / "how_to"
+    for page, name in (("own_data.md", "my_rewards"), ("own_method.md", "my_method")):
+        pattern = rf"```python\n(# {name}.py\n.*?)```"
+        (module,) = re.findall(pattern, (pages / page).read_text(), re.DOTALL)
+        (tmp_path / f"{name}.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     words = [
         *LORA,
-        "modules=[my_rewards]",
+        "modules=[my_rewards,my_method]",
+        "+prime.sources.brevity.coefficient=0.5",
         "trainer.total_training_steps=1",
         "trainer.save_freq=-1",
         "prime.whitening=false",
@@ -54,6 +57,8 @@ def test_a_users_module_trains_a_prm_with_an_adapter(tmp_path, monkeypatch):
     words += ["prime.outcome.estimator=two_thirds", "prm.loss=squared", "prime.process.gate=null"]
     (logged,) = harness.train(tmp_path, words).values()
     assert 0 < logged["prm/loss"] < 0.26 and logged["prm/grad_norm"] > 0
+    # A group of one has no baseline, so the source changes no advantage here.
+    assert 0 <= logged["source/brevity/short"] <= 1
     assert 0 < logged["prime/chain/factor"] < 1 and logged["prime/process/return_std"] > 0
     # What verl's estimator gives at every token, and half of what a chain pays on top.
     assert logged["prime/outcome/return_std"] < 1e-6 and logged[

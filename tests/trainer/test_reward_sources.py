@@ -322,11 +322,8 @@ def with_scores(monkeypatch, changed=None, kl_in_reward=False, **changes):
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     options = settings(**SCORES_OF_STEPS | changes)
     rollouts = load_rollouts(TransferQueueStore(get_batch(queue)), options, 1, kl_in_reward)
-    return Case(
-        rollouts,
-        StepRewardModel(build_shaping(options.process)).score_and_update(rollouts),
-        options,
-    )
+    scorer = StepRewardModel(build_shaping(options.process))
+    return Case(rollouts, scorer.score_and_update(rollouts), options)
 
 
 def test_a_steps_score_is_its_last_tokens_reward(monkeypatch):

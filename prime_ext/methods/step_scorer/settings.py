@@ -56,9 +56,4 @@ class StepScorerSettings(ChainSettings, ProcessSourceSettings):
 
     def problems(self, prime: "PrimeSettings") -> Iterable[str]:
         """Yield the conflicts between settings."""
-        yield from self.chain_problems()
-        if prime.outcome.reads_prm:
-            yield (
-                f"prime.outcome.estimator={prime.outcome.estimator} reads the implicit PRM, which"
-                " a step scorer stands in for"
-            )
+        return self.chain_problems()
