@@ -27,7 +27,6 @@ SECTIONS = {
     "prm/frozen.yaml": "prm",
     "prm_model/verl.yaml": "prm",
     "prm/implicit_prm.yaml": "prm",
-    "pspo/pspo.yaml": "pspo",
     **{
         f"step_scorer/{name}.yaml": "step_scorer"
         for name in ("local", "token_classification", "server")
@@ -46,7 +45,7 @@ HEAD = """# Configuration reference
 Keys that prime_ext adds to verl's, written from the comments of the YAML files in
 [`prime_ext/config`](../../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
 keep their meaning. Sections are chosen whole, with the keys that the choice reads: `variant=paper`,
-`prime/process=steps`, `prime/anchor=ema`, `prime/turns=rewards`, `prm=frozen`, `chain@pspo=cn_ppo`,
+`prime/process=steps`, `prime/anchor=ema`, `prime/turns=rewards`, `prm=frozen`, `chain@prime.process=cn_ppo`,
 `step_scorer=server`.
 
 ## Variants

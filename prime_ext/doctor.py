@@ -24,7 +24,7 @@ import psutil
 import torch
 from packaging.specifiers import SpecifierSet
 
-from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
+from prime_ext.config.asynchronous import PRIME_MODES
 from prime_ext.config.modules import PLUGIN, VARIABLE
 from prime_ext.preflight.gpu_checks import check_gpu_machine, list_devices
 from prime_ext.verifiers.sandbox.client import SandboxUnavailable, find_protection
@@ -249,9 +249,7 @@ def _plugin(facts: dict[str, object]) -> Iterable[str]:
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
     from verl.utils.device import get_device_name
 
-    facts["trainers"] = ", ".join(
-        mode for mode in (*PRIME_MODES, *PSPO_MODES) if mode in TRAINER_REGISTRY
-    )
+    facts["trainers"] = ", ".join(mode for mode in PRIME_MODES if mode in TRAINER_REGISTRY)
     facts["device of verl"] = get_device_name()
 
 

@@ -115,3 +115,9 @@ def list_plain_shapes() -> list[str]:
 # Agent loops of one turn, and of tools: verl's, and those of prime_ext.verl_adapter.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
 TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
+
+# Reward managers (reward.reward_manager.name): one that tells the reward function the prompt, one
+# that also gives the trainer step scores, and one that pays for these itself, with verl's trainers.
+PROMPT_MANAGER = "naive_with_prompt"
+STEP_SCORES_MANAGER = "naive_with_step_scores"
+PAYING_MANAGER = "pspo_wrs"

@@ -38,5 +38,5 @@ HOOKS = {
 for module, hook in HOOKS.items():
     wrapt.register_post_import_hook(hook, module)
 
-import prime_ext.reward.managers  # noqa: E402
+import prime_ext.verl_adapter.reward_managers  # noqa: E402
 import prime_ext.verl_adapter.trainers  # noqa: E402, F401

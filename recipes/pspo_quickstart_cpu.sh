@@ -4,7 +4,7 @@
 #
 #   bash recipes/pspo_quickstart_cpu.sh                        everything into outputs/pspo_quickstart
 #   OUT=outputs/seed1 SEED=1 bash recipes/pspo_quickstart_cpu.sh
-#   bash recipes/pspo_quickstart_cpu.sh chain@pspo=cn_ppo      further words are overrides of verl's configuration
+#   bash recipes/pspo_quickstart_cpu.sh chain@prime.process=cn_ppo   further words are overrides of verl's configuration
 #
 # Environment -> data -> warm start -> step reward model -> measurement -> PSPO-WRS through verl ->
 # export -> measurement -> report. The task is last-digit chains whose writer chooses the number of

@@ -10,13 +10,12 @@ from packaging.version import Version
 # verl's modes; prime_ext's are named after the ones that they build on.
 VERL_MODES = ("sync", "colocate_async", "separate_async")
 PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
-PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
 _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
 def get_base_mode(config: DictConfig) -> str:
     """Return the mode of verl that the trainer builds on, a section of ``trainer.v1``."""
-    return str(config.trainer.v1.trainer_mode).removeprefix("prime_").removeprefix("pspo_")
+    return str(config.trainer.v1.trainer_mode).removeprefix("prime_")
 
 
 def prompts_per_update(config: DictConfig) -> int:

@@ -17,6 +17,15 @@ CONFIG_MODULE = "prime_ext.config"
 # Keys that decide which other keys their section has; a group of files sets them together.
 _CHOICES = ("prime.process.form=", "step_scorer.kind=", "prm.update_mode=none")
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
+# Words of the configuration pspo_trainer of earlier versions, and those that replace them.
+_RENAMED = {
+    "chain@pspo=": "chain@prime.process=",
+    "pspo.steps": "prime.steps",
+    "pspo.on_failure": "prime.verifier.on_failure",
+    "pspo.judge": "nothing: responses are graded where a row has a gold answer",
+    "pspo.": "prime.process.",
+    "trainer.v1.trainer_mode=pspo_": "trainer.v1.trainer_mode=prime_",
+}
 
 
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -36,6 +45,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         raise SettingsError(
             f"{chosen}: choose it with its keys, {key.rpartition('.')[0].replace('.', '/')}={value}"
         )
+    for word in overrides:
+        for old, new in _RENAMED.items():
+            if word.startswith(old):
+                remedy = new if " " in new else f"{new}{word.removeprefix(old)}"
+                raise SettingsError(f"{word}: PSPO-WRS is variant=pspo_wrs now; set {remedy}")
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
@@ -80,11 +94,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
 def _guess_choice(key: str) -> str:
     """Return a hint at the choices of a group that have a key which the run's section lacks."""
     section, _, name = key.rpartition(".")
-    for chained in ("prime.process", "pspo"):
-        child = key.removeprefix(f"{chained}.").partition(".")[0]
-        if key.startswith(f"{chained}.") and child in ("accumulation", "shaping"):
-            steps = "prime/process=steps or step_scorer, and " if chained != "pspo" else ""
-            return f"; a chain has these keys: choose {steps}chain@{chained}=pspo_wrs or cn_ppo"
+    if key.startswith(("prime.process.accumulation", "prime.process.shaping")):
+        return (
+            "; a chain has these keys: choose prime/process=steps or step_scorer, and"
+            " chain@prime.process=pspo_wrs or cn_ppo"
+        )
     files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))
     having = [file.stem for file in files if section and name in OmegaConf.load(file)]
     return f"; it is a key of {section.replace('.', '/')}={' or '.join(having)}" if having else ""

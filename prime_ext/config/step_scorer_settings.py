@@ -20,11 +20,9 @@ from prime_ext.config.checks import (
     choose_by,
     read,
 )
+from prime_ext.names import PAYING_MANAGER, STEP_SCORES_MANAGER
 
 SECTION = "step_scorer"
-# The reward manager that gives PRIME step scores with the verifier's outcome
-# (reward.reward_manager.name).
-MANAGER = "naive_with_step_scores"
 
 
 def _check_reservable(gpus: float) -> float:
@@ -147,3 +145,15 @@ def require_scorer(config: DictConfig) -> ScorerSettings:
             f"reward.reward_manager.name={name} needs the section {SECTION}; add +{SECTION}=local"
         )
     return read_scorer(OmegaConf.to_container(config[SECTION], resolve=True))
+
+
+def scorer_section(config: DictConfig) -> DictConfig | None:
+    """Return the section ``step_scorer`` if the reward manager reads it."""
+    reads_scorer = get_manager_name(config) in (STEP_SCORES_MANAGER, PAYING_MANAGER)
+    return config.get(SECTION) if reads_scorer else None
+
+
+def get_manager_name(config: DictConfig) -> str | None:
+    """Return the name of the reward manager; None for one of a user's own file."""
+    manager = config.reward.reward_manager
+    return manager.name if manager.source == "register" else None

@@ -43,7 +43,7 @@ READ_UNLISTED = {
 # dictionaries in verl.
 FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
 # Sections of prime_ext, whose settings classes check their keys.
-PRIME_EXT_SECTIONS = ("prime", "pspo", "step_scorer")
+PRIME_EXT_SECTIONS = ("prime", "step_scorer")
 # Sections of prm that are verl's own dataclasses.
 PRM_SECTIONS = ("model", "engine", "optim", "checkpoint")
 # Sections that verl's V1 trainers do not read, and where their keys are now if not in the same
@@ -353,7 +353,7 @@ def _find_missing(
                 yield f"{key} is missing, which ~{key} takes away; leave it"
         elif isinstance(value, Mapping) and isinstance(section[name], Mapping):
             # The keys of our sections depend on choices; their classes reject missing ones.
-            below = dict.fromkeys(value) if key in ("prime", "pspo") else value
+            below = dict.fromkeys(value) if key == "prime" else value
             if key != "step_scorer":
                 yield from _find_missing(section[name], below, f"{key}.")
 

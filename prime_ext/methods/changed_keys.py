@@ -37,9 +37,7 @@ def read_keys(variant: str) -> dict[str, Any]:
 
 
 def method_name(config: DictConfig) -> str:
-    """Return the method of a run: ``PRIME-D, variant distilled``, or PSPO-WRS."""
-    if "prime" not in config:
-        return "PSPO-WRS"
+    """Return the method of a run: ``PRIME-D, variant distilled``."""
     return f"{VARIANTS[config.prime.variant].title}, variant {variant_line(config)}"
 
 

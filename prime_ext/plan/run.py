@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
-from prime_ext.config.pspo_settings import scorer_section
+from prime_ext.config.step_scorer_settings import scorer_section
 from prime_ext.methods.prm_settings import forward_tokens
 from prime_ext.methods.settings import prm_section
 from prime_ext.plan.memory import (
@@ -245,7 +245,7 @@ def _name_used_parameters(engines: Mapping[str, Engine]) -> dict[str, Any]:
 
 
 def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
-    """Return the models of a run by name; PSPO-WRS has no PRM."""
+    """Return the models of a run by name."""
     policy = config.actor_rollout_ref
     actor = config.actor_rollout_ref.actor
     prm = prm_section(config)

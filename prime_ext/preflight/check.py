@@ -11,15 +11,16 @@ from prime_ext.config.asynchronous import PRIME_MODES, check_async
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.modules import import_for_verl
-from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
+from prime_ext.config.step_scorer_settings import get_manager_name
 from prime_ext.methods.prm_settings import PRMSettings, TrainedPRMSettings
 from prime_ext.methods.settings import PrimeSettings, prm_section
+from prime_ext.names import PAYING_MANAGER
 from prime_ext.preflight.file_checks import check_files as check_files
 from prime_ext.preflight.learning_checks import ACTOR, CRITIC, PRM, check_learning
 from prime_ext.preflight.machine import check_machine, check_names, check_trainer
 from prime_ext.preflight.prm_checks import check_prm
-from prime_ext.preflight.pspo import check_manager_in_prime, check_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
+from prime_ext.preflight.step_scorer_checks import check_manager, check_paying_manager
 
 
 def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
@@ -42,9 +43,7 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
 
 
 def check_config(config: DictConfig) -> list[str]:
-    """Return all problems of a configuration of PRIME or, without its sections, of PSPO-WRS."""
-    if "prime" not in config and PSPO_SECTION in config:
-        return check_pspo(config)
+    """Return all problems of a configuration."""
     problems: list[str] = []
     sections: list[Any] = []
     for kind in (PrimeSettings, PRMSettings):
@@ -55,6 +54,8 @@ def check_config(config: DictConfig) -> list[str]:
     if problems:
         return problems
     prime = sections[0]
+    if get_manager_name(config) == PAYING_MANAGER:
+        return check_paying_manager(config, prime)
     prm = None if prm_section(config) is None else sections[1]
     critic = [CRITIC] if prime.critic_sources else []
     trained = [ACTOR, *([] if prm is None else [PRM]), *critic]
@@ -68,7 +69,7 @@ def check_config(config: DictConfig) -> list[str]:
         *check_machine(config, trained),
         *check_learning(config, learners),
         *([] if prm is None else check_prm(config, prm)),
-        *check_manager_in_prime(config, prime),
+        *check_manager(config, prime),
     ]
 
 

@@ -17,17 +17,20 @@ from yaml import YAMLError
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import text_config
-from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
-from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.pspo_settings import scorer_section
-from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
+from prime_ext.config.step_scorer_settings import scorer_section
 from prime_ext.methods.settings import PrimeSettings, prm_section
-from prime_ext.names import PRM_LOSSES, TOOL_LOOPS
+from prime_ext.names import (
+    PAYING_MANAGER,
+    PRM_LOSSES,
+    PROMPT_MANAGER,
+    STEP_SCORES_MANAGER,
+    TOOL_LOOPS,
+)
 from prime_ext.preflight.adapter_checks import check_adapter
 from prime_ext.preflight.data_checks import check_data, has_tokenizer
 from prime_ext.preflight.machine import get_attention
 from prime_ext.preflight.prm_checks import check_output_layer
-from prime_ext.preflight.pspo import check_step_rm
+from prime_ext.preflight.step_scorer_checks import check_step_rm
 from prime_ext.reward import user_function
 from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.utils.rows import SourceError
@@ -47,9 +50,8 @@ def check_files(config: DictConfig) -> Iterable[str]:
     """Yield a line for each problem of the files that the configuration names."""
     policy = config.actor_rollout_ref
     resume = config.trainer.resume_from_path
-    pspo = config.get(PSPO_SECTION) if "prime" not in config else None
     first: dict[str, tuple[str, Any]] = {}
-    needs_gold = pspo is None and _needs_labels(config)
+    needs_gold = _needs_labels(config)
     yield from check_data(config, needs_gold, first)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
@@ -78,7 +80,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
     if scorer is not None and scorer.kind == "token_classification":
         # With tokens of its own.
         yield from _check_model("step_scorer.model_path", scorer.model_path, scorer.model_path)
-    if needs_gold or (pspo.judge if pspo is not None else _have_gold(first)):
+    if needs_gold or _have_gold(first):
         yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         yield (
@@ -130,7 +132,6 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     Its arguments have to be right, and it has to be able to judge every data source.
     """
     from prime_ext.reward.compute_score import compute_score, prepare
-    from prime_ext.reward.managers import NAME as PROMPT_MANAGER
     from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, find_source
 
     function = config.reward.custom_reward_function
@@ -169,7 +170,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     strict = arguments.get("math_strictness") != "lenient"
     tells_prompt = manager.source != "register" or manager.name in (
         PROMPT_MANAGER,
-        PSPO_MANAGER,
+        PAYING_MANAGER,
         STEP_SCORES_MANAGER,
     )
     if "math" in tasks and strict and not tells_prompt:

@@ -19,6 +19,7 @@ from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.methods.measures import measure_pairs, measure_sums
 from prime_ext.methods.prm_settings import STEPS_PER_MEASUREMENT, PRMSettings, TrainedPRMSettings
 from prime_ext.methods.rollouts import Rollouts, ScoredRollouts
 from prime_ext.methods.settings import PrimeSettings
@@ -26,7 +27,6 @@ from prime_ext.methods.store import RolloutStore, replay_key
 from prime_ext.prm import fields
 from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.step.scorer import measure_pairs, measure_sums
 from prime_ext.utils.timing import add_seconds
 
 logger = logging.getLogger(__name__)

@@ -6,16 +6,18 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
-from verl.protocol import DataProtoItem
 
 from prime_ext.config.step_rule import StepSettings
+from prime_ext.methods.step_scorer.scorer import FAILURE
 from prime_ext.reward.node_actor import NodeFailure
-from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScores
+
+if TYPE_CHECKING:
+    from verl.protocol import DataProtoItem
 
 # Returns the scores of a response, or the reason why there are none.
 ChainScorer = Callable[[Chain], Awaitable[Outcome]]
@@ -57,7 +59,7 @@ class ResponseStepScorer:
         self._cutter = ResponseCutter(steps, tokenizer)
         self._score = score
 
-    async def __call__(self, row: DataProtoItem) -> StepScoringResult:
+    async def __call__(self, row: "DataProtoItem") -> StepScoringResult:
         ids = response_ids(row)
         loop = asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).join_empty_steps())
@@ -83,7 +85,7 @@ def failure_info(reason: str) -> dict[str, Any]:
     }
 
 
-def response_ids(row: DataProtoItem) -> list[int]:
+def response_ids(row: "DataProtoItem") -> list[int]:
     response = row.batch["responses"]
     length = row.non_tensor_batch.get("response_len")
     if length is None:

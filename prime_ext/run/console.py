@@ -24,12 +24,12 @@ from prime_ext.utils.files import write_text
 
 # Shown of a step: label, metrics of which the first that exists is shown, format, unit.
 COLUMNS = (
-    ("accuracy (all)", ("prime/accuracy/before_filter", "pspo/acc"), ".3f", ""),
+    ("accuracy (all)", ("prime/accuracy/before_filter",), ".3f", ""),
     ("reward (kept)", ("critic/score/mean",), ".3f", ""),
     ("process reward", ("prm/reward_sum/mean",), "+.3g", ""),
     ("PRM pairs right", ("prm/pair_accuracy/before_update",), ".3f", ""),
-    ("step score", ("pspo/step_score",), ".3f", ""),
-    ("steps", ("pspo/n_steps/mean",), ".1f", ""),
+    ("step score", ("prm/step_score",), ".3f", ""),
+    ("steps", ("prime/steps/mean",), ".1f", ""),
     ("length", ("response_length/mean",), ".0f", " tokens"),
     ("cut off", ("prime/response_length/cut_off",), ".1%", ""),
 )

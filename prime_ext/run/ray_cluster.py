@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import rollout_ranks
-from prime_ext.config.pspo_settings import scorer_section
+from prime_ext.config.step_scorer_settings import scorer_section
 from prime_ext.utils.run_store import RunError
 
 # What recipes set after `ray start`. Not here: keys of web services, which ray.init would print,

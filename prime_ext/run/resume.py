@@ -34,7 +34,6 @@ _MODEL_FILES = ("config.json", "*.safetensors", "*.bin")
 _SECTIONS = (
     "prime",
     "prm",
-    "pspo",
     "algorithm",
     "actor_rollout_ref.actor",
     "actor_rollout_ref.model",

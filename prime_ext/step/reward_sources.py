@@ -32,10 +32,15 @@ class Sources:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Advantages and returns ``(B, T)``, 0 outside the mask, and metrics."""
+    """Advantages and returns ``(B, T)``, 0 outside the mask, and metrics.
+
+    ``reward_BT`` is the sum of all sources' rewards, times their coefficients, at the tokens at
+    which they are paid.
+    """
 
     advantage_BT: torch.Tensor
     return_BT: torch.Tensor
+    reward_BT: torch.Tensor
     metrics: dict[str, float]
 
 
@@ -194,4 +199,8 @@ def _combine(
     metrics["prime/rollouts_without_baseline"] = alone
     if alone:
         logger.warning("%d rollouts are alone in their group: no baseline, no advantage", alone)
-    return Advantages(advantage_BT, return_BT, metrics)
+    reward_BT = reduce(
+        torch.add,
+        (source.coefficient * source.kept_reward() for source in sources.by_name.values()),
+    )
+    return Advantages(advantage_BT, return_BT, reward_BT, metrics)

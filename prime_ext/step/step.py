@@ -7,6 +7,7 @@ neither the gate nor the KL coefficients.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -15,12 +16,18 @@ from prime_ext.methods.kl.settings import KLSettings
 from prime_ext.methods.rollouts import Rollouts, ScoredRollouts
 from prime_ext.methods.settings import PrimeSettings
 from prime_ext.step.reward_sources import combine_rewards
-from prime_ext.step.scorer import Scorer
 from prime_ext.utils.timing import add_seconds
 
 # Names under which the policy's loss finds the models that it is pulled toward.
 PRM_ROLE = "prm"
 AVERAGE_ROLE = "average"
+
+
+class Scorer(Protocol):
+    """Source of scores: a step reward model, or the PRMs of ``prm/implicit_prm.py``."""
+
+    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
+        """Score rollouts; a trained scorer also learns from them."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class StepResult:
     Attributes:
         advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is
             a critic, else the advantages before whitening.
+        reward_BT: the sum of all rewards, at the tokens at which they are paid.
         kl_coefficients: coefficients of the divergences in the policy's loss, by role of the model.
         scored: the scorer's result.
         metrics, seconds: by name.
@@ -37,6 +45,7 @@ class StepResult:
 
     advantage_BT: torch.Tensor
     return_BT: torch.Tensor
+    reward_BT: torch.Tensor
     kl_coefficients: dict[str, float]
     scored: ScoredRollouts
     metrics: dict[str, float]
@@ -74,7 +83,13 @@ def prime_step(
     if gate is not None:
         metrics |= {"prime/gate/value": weight, "prime/gate/pair_accuracy_average": gate.average}
     return StepResult(
-        advantages.advantage_BT, advantages.return_BT, coefficients, scored, metrics, seconds
+        advantages.advantage_BT,
+        advantages.return_BT,
+        advantages.reward_BT,
+        coefficients,
+        scored,
+        metrics,
+        seconds,
     )
 
 

@@ -21,15 +21,10 @@ class ScoringFailed(RuntimeError):
 class StepWatch:
     """Counter of batches in a row without a response of two steps.
 
-    Args:
-        steps_key: the key of the splitter, ``prime.steps`` or ``pspo.steps``.
-        chain_key: the section of the chain, ``prime.process`` or ``pspo``.
-        splitter: the splitter's name.
+    ``splitter`` is the name of the splitter, ``prime.steps``.
     """
 
-    def __init__(self, steps_key: str, chain_key: str, splitter: str):
-        self._steps_key = steps_key
-        self._chain_key = chain_key
+    def __init__(self, splitter: str):
         self._splitter = splitter
         # Batches in a row; None before the first.
         self._without_steps: int | None = None
@@ -53,7 +48,6 @@ class StepWatch:
 
     def _advise(self, counts: Sequence[int], texts: Sequence[str]) -> str:
         """Return how few responses have two steps, and what other splitters find, best first."""
-        key = self._steps_key
         several = sum(count > 1 for count in counts)
         with_two = {
             name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS
@@ -63,10 +57,11 @@ class StepWatch:
             key=with_two.__getitem__,
             reverse=True,
         )
-        others = ", ".join(f"{key}={name} in {with_two[name]}" for name in better)
+        others = ", ".join(f"prime.steps={name} in {with_two[name]}" for name in better)
         more = f"there are two with {others}" if others else "no splitter by name finds more"
         return (
-            f"{several} of {len(counts)} responses have two steps with {key}={self._splitter}, and"
-            f" one step alone is paid nothing; {more}; or set a pattern, delimiters, or"
-            f" {self._chain_key}.accumulation.single_step=keep"
+            f"{several} of {len(counts)} responses have two steps with"
+            f" prime.steps={self._splitter}, and one step alone is paid nothing; {more}; or set a"
+            " pattern, delimiters, or"
+            " prime.process.accumulation.single_step=keep"
         )

@@ -40,7 +40,7 @@ def find_folder(run: Path) -> Path:
     if not with_steps:
         raise RunError(
             f"{run} has no transcripts; training writes them to trainer.default_local_dir where"
-            " transcripts.every is above 0 (default: 10), for the trainers prime_* and pspo_*"
+            " transcripts.every is above 0 (default: 10), for the trainers prime_*"
         )
     if len(with_steps) > 1 and with_steps[0].parent != run and with_steps[0] != run:
         names = ", ".join(str(folder.parent) for folder in with_steps)

@@ -19,7 +19,6 @@ import torch
 from omegaconf import DictConfig
 
 from prime_ext.algorithms.prompt_filter import KEPT
-from prime_ext.algorithms.steps import find_valid_ends
 from prime_ext.methods.rollouts import Rollouts
 from prime_ext.methods.settings import PrimeSettings
 from prime_ext.methods.store import RolloutStore, group_uid, reward_info
@@ -179,6 +178,7 @@ class TranscriptRecorder:
                 "outcome": _round(rollouts.reward_BT[position].sum()),
                 "advantage": _round(result.advantage_BT[position, :n_tokens]),
                 "return": _round(result.return_BT[position, :n_tokens]),
+                "paid_here": _round(result.reward_BT[position, :n_tokens]),
                 "metrics": metrics,
                 "coefficient": scale,
                 "paid": settings.paid_process is not None,
@@ -199,33 +199,6 @@ class TranscriptRecorder:
                 row["turn_ends"] = end_N.tolist()
                 row["turn_rewards"] = _round(turns.reward_BT[position, end_N])
             self._trained[rollouts.store.keys[position]] = row
-
-    def add_pspo(self, store: RolloutStore) -> None:
-        """Record trained rollouts, with step scores and verl's rewards and advantages."""
-        positions = self._choose(store) if self._recording else []
-        if not positions:
-            return
-        chosen = store.select(positions)
-        names = ("response_mask", "rm_scores", "advantages", "returns")
-        data = chosen.fetch_rows(*names)
-        infos = chosen.fetch_reward_infos()
-        for position, (row, info) in enumerate(zip(self._describe(chosen), infos, strict=True)):
-            mask_T, reward_T, advantage_T, return_T = (data[name][position] for name in names)
-            row |= {
-                "filter": KEPT,
-                "mask": mask_T.int().tolist(),
-                "outcome": _round(reward_T.sum()),
-                "paid_here": _round(reward_T),
-                "advantage": _round(advantage_T),
-                "return": _round(return_T),
-                "paid": True,
-                "metrics": {},
-            }
-            if mask_T.any() and info["n_tokens"] == len(mask_T):
-                end_S = torch.tensor(json.loads(info["step_ends"])).long()
-                row["step_ends"] = find_valid_ends(end_S, mask_T).tolist()
-                row["step_scores"] = json.loads(info["step_scores"]) or None
-            self._trained[chosen.keys[position]] = row
 
     def _describe(self, store: RolloutStore) -> list[Row]:
         """Return the fields that trained and dropped rollouts have in common."""

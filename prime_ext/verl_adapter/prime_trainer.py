@@ -27,14 +27,14 @@ from prime_ext.generate.prm_description import model_name
 from prime_ext.methods.changed_keys import method_name, variant_line
 from prime_ext.methods.prm_settings import PRMSettings, TrainedPRMSettings
 from prime_ext.methods.settings import PrimeSettings, prm_section
+from prime_ext.methods.step_scorer.scorer import StepRewardModel
 from prime_ext.methods.step_scorer.settings import StepScorerSettings
 from prime_ext.methods.step_scorer.source import build_shaping
 from prime_ext.methods.store import average_counts, reward_info
 from prime_ext.names import SINGLE_TURN_LOOPS
 from prime_ext.preflight.machine import check_amount
 from prime_ext.step.rollouts import load_rollouts
-from prime_ext.step.scorer import Scorer, StepRewardModel
-from prime_ext.step.step import prime_step
+from prime_ext.step.step import Scorer, prime_step
 from prime_ext.step.step_watch import StepWatch
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.utils.files import read_json, write_json, write_text
@@ -189,8 +189,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """Return the scorer that gives the process rewards."""
         if self.prime.needs.step_scores:
             process = self.prime.process
-            scores_steps = isinstance(process, StepScorerSettings)
-            return StepRewardModel(build_shaping(process) if scores_steps else ProcessShaping())
+            if isinstance(process, StepScorerSettings):
+                return StepRewardModel(build_shaping(process))
+            return StepRewardModel(ProcessShaping())
         return None if self.prm is None else self.prm.prm
 
     @cached_property
@@ -335,7 +336,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         process = self.prime.process
         if not isinstance(process, StepScorerSettings) or not process.zeroes_single_steps:
             return None
-        return StepWatch("prime.steps", "prime.process", self.prime.steps.name)
+        return StepWatch(self.prime.steps.name)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Run verl's computation (KL penalty, rollout correction), then PRIME's step."""

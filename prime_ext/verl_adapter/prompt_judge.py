@@ -19,8 +19,8 @@ from prime_ext.algorithms.prompt_filter import (
     AccuracyBand,
 )
 from prime_ext.methods.settings import VerifierSettings
+from prime_ext.methods.step_scorer.scorer import FAILURE
 from prime_ext.methods.store import RolloutStore, group_uid, read_label
-from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.verifiers import Outcome
 from prime_ext.verl_adapter import rollout_store as transfer
 from prime_ext.verl_adapter.rollout_losses import WARN_RATE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainers of ``trainer.v1.trainer_mode``: PRIME and PSPO-WRS in each of verl's modes.
+"""The trainers of ``trainer.v1.trainer_mode``: PRIME in each of verl's modes.
 
 ``sync``: rollouts and training take turns on the same devices. ``colocate_async``: the same, and
 the next policy continues unfinished rollouts. ``separate_async``: rollout servers on their own
@@ -12,7 +12,6 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from prime_ext.verl_adapter.patches.trainer_separate_async import MendedSeparateAsync
 from prime_ext.verl_adapter.prime_trainer import PrimeTrainerMixin
-from prime_ext.verl_adapter.pspo_trainer import PSPOTrainerMixin
 
 
 @register_trainer("prime_sync")
@@ -28,18 +27,3 @@ class PrimeColocateAsyncTrainer(PrimeTrainerMixin, PPOTrainerColocateAsync):
 @register_trainer("prime_separate_async")
 class PrimeSeparateAsyncTrainer(PrimeTrainerMixin, MendedSeparateAsync):
     """PRIME in verl's mode ``separate_async``."""
-
-
-@register_trainer("pspo_sync")
-class PSPOSyncTrainer(PSPOTrainerMixin, PPOTrainerSync):
-    """PSPO-WRS in verl's mode ``sync``."""
-
-
-@register_trainer("pspo_colocate_async")
-class PSPOColocateAsyncTrainer(PSPOTrainerMixin, PPOTrainerColocateAsync):
-    """PSPO-WRS in verl's mode ``colocate_async``."""
-
-
-@register_trainer("pspo_separate_async")
-class PSPOSeparateAsyncTrainer(PSPOTrainerMixin, MendedSeparateAsync):
-    """PSPO-WRS in verl's mode ``separate_async``."""

@@ -14,7 +14,8 @@
 #   times .2), gaussian (without that weight), first_weight (Weibull with it); without shaping
 #   geometric, mean, min; plain (each step is paid separately).
 # recipes/pspo_wrs/README.md has the settings with their sources, and differences from the paper.
-# Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on.
+# Other estimators: algorithm.adv_estimator=rloo prime.process.estimator=grpo actor_rollout_ref.rollout.n=8,
+# and so on.
 # GPUs: N_GPUS (4) train and generate, and one more on each node is for the step reward model
 # (SCORER_GPUS=1). Without one to spare, SCORER_GPUS=0 puts it on SCORER_THREADS (16) CPU threads of
 # each node, which is slow for a BERT-large; or SCORER=URL queries a server (vllm serve STEP_RM
@@ -48,12 +49,12 @@ SCORER_GPUS=${SCORER_GPUS:-1}
 
 case "$VARIANT" in
     weibull) options=() ;;
-    released) options=(chain@pspo=pspo_released) ;;
-    cn_ppo) options=(chain@pspo=cn_ppo) ;;
-    gaussian) options=(chain@pspo=cn_ppo pspo.accumulation.first_weight=1.0) ;;
-    first_weight) options=(pspo.accumulation.first_weight=0.2) ;;
-    geometric | mean | min) options=(pspo.shaping=null pspo.accumulation.mode="$VARIANT") ;;
-    plain) options=(chain@pspo=plain) ;;
+    released) options=(chain@prime.process=pspo_released) ;;
+    cn_ppo) options=(chain@prime.process=cn_ppo) ;;
+    gaussian) options=(chain@prime.process=cn_ppo prime.process.accumulation.first_weight=1.0) ;;
+    first_weight) options=(prime.process.accumulation.first_weight=0.2) ;;
+    geometric | mean | min) options=(prime.process.shaping=null prime.process.accumulation.mode="$VARIANT") ;;
+    plain) options=(chain@prime.process=plain) ;;
     *) echo "run_abel-7b_ppo_fsdp.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;
 esac
 if ((LORA)); then

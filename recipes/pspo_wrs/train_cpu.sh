@@ -5,7 +5,7 @@
 #   bash recipes/pspo_wrs/train_cpu.sh RUN_DIR DATA_DIR MODEL STEP_RM [verl overrides ...]
 #
 # Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ KEEP MAX_RESPONSE_LENGTH PYTHON
-# Shaping and accumulation are those of PSPO-WRS, unless chain@pspo=plain, cn_ppo or pspo_released
+# Shaping and accumulation are those of PSPO-WRS, unless chain@prime.process=plain, cn_ppo or pspo_released
 # is given.
 # Started again, it resumes from the last checkpoint of RUN_DIR.
 set -euo pipefail
@@ -36,9 +36,11 @@ exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer_cpu \
     data.max_response_length="${MAX_RESPONSE_LENGTH:-80}" \
     "+reward.custom_reward_function.reward_kwargs.sources={prime_ext/last_digit_chain: math}" \
     algorithm.adv_estimator=rloo \
+    prime.process.estimator=rloo \
+    prime.whitening=false \
     algorithm.kl_ctrl.type=fixed \
     algorithm.kl_ctrl.kl_coef="${KL:-0.01}" \
-    'pspo.steps={pattern: "(?<=;)\d"}' \
+    'prime.steps={pattern: "(?<=;)\d"}' \
     step_scorer.model_path="$STEP_RM" \
     step_scorer.dtype=float64 \
     actor_rollout_ref.model.path="$MODEL" \

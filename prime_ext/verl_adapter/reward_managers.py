@@ -5,19 +5,15 @@
 * ``naive_with_step_scores``: also scores the steps of ``prime.steps``, for
   ``prime/process=step_scorer``. ``prime.verifier.on_failure`` decides about a response without
   scores.
-* ``pspo_wrs``: step scores, accumulated and shaped (arXiv 2411.11681), with the sections ``pspo``
-  and ``step_scorer``. A response without scores has the reward 0; ``pspo.on_failure`` decides about
-  it.
+* ``pspo_wrs``: the reward of the step scores (arXiv 2411.11681), for verl's own trainers. A
+  response without scores has the reward 0.
 """
 
 import asyncio
 import functools
-import json
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,11 +24,14 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
-from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import compute_step_rewards
-from prime_ext.config import pspo_settings, step_scorer_settings
+from prime_ext.algorithms.steps import place_at_ends, spans_from_ends
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.step_rule import StepSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings, require_scorer
 from prime_ext.methods.settings import PrimeSettings
+from prime_ext.methods.step_scorer.settings import StepScorerSettings
+from prime_ext.methods.step_scorer.source import build_shaping
+from prime_ext.names import PAYING_MANAGER, PROMPT_MANAGER, STEP_SCORES_MANAGER
 from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import connect
@@ -46,11 +45,10 @@ from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
 
-NAME = "naive_with_prompt"
 _LARGEST = torch.finfo(torch.float32).max
 
 
-@register(NAME)
+@register(PROMPT_MANAGER)
 class PromptRewardManager(NaiveRewardManager):
     """Reward manager that passes the prompt to the reward function.
 
@@ -86,7 +84,7 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
     return extras[name][0] if name in extras else None
 
 
-@register(step_scorer_settings.MANAGER)
+@register(STEP_SCORES_MANAGER)
 class StepScoresRewardManager(PromptRewardManager):
     """Reward manager ``naive_with_prompt`` with step scores in the extra info.
 
@@ -112,12 +110,10 @@ class StepScoresRewardManager(PromptRewardManager):
             )
         self._scoring = ResponseStepScorer(steps, tokenizer, score)
 
-    def read_sections(
-        self, config: DictConfig
-    ) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
+    def read_sections(self, config: DictConfig) -> tuple[StepSettings, ScorerSettings]:
         prime = PrimeSettings.from_config(config)
         self._needs_verdict = prime.needs.labels
-        return prime.steps, step_scorer_settings.require_scorer(config)
+        return prime.steps, require_scorer(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
@@ -150,102 +146,50 @@ class StepScoresRewardManager(PromptRewardManager):
         return {"reward_score": reward, "reward_extra_info": known | judged["reward_extra_info"]}
 
 
-@dataclass(frozen=True)
-class ShapedReward:
-    """The reward of a response; None where its scores are missing."""
-
-    reward: float | None = None
-    factor: float | None = None  # h(n), the rule for single steps included
-    score: float | None = None  # the accumulated score F; None where every step is paid for itself
-    # at the end of each step, with the reward as sum; empty if nothing is paid there
-    paid: tuple[float, ...] = ()
-
-
-class PSPOShaping:
-    """Accumulation, shaping and credit of the section ``pspo``, in float64.
-
-    Rewards travel in float32; those that it cannot hold are rejected, since the shape ``released``
-    grows without bound.
-    """
-
-    def __init__(self, settings: pspo_settings.PSPOSettings):
-        self._chain = ChainReward(**settings.chain_arguments())
-        self._credit = settings.credit
-        self._accumulates = settings.accumulation is not None
-        self._at_steps = (
-            settings.accumulation is None or settings.accumulation.reward_position == "step_ends"
-        )
-
-    def __call__(self, scores: Sequence[float]) -> ShapedReward:
-        """Return the reward for the scores of steps, 0 without a step.
-
-        Raises ValueError: float32 cannot hold the reward.
-        """
-        if not scores:
-            return ShapedReward(0.0, 0.0, 0.0 if self._accumulates else None)
-        score_BS = torch.tensor([list(scores)], dtype=torch.float64)
-        mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
-        paid: tuple[float, ...] = ()
-        if self._at_steps:
-            reward_BS = compute_step_rewards(score_BS, mask_BS, self._chain, self._credit)
-            paid = tuple(reward_BS[0].tolist())
-        if self._accumulates:
-            value = self._chain(score_BS, mask_BS)
-            reward = float(value.reward_B)
-            factor = float(value.factor_B)
-            score = float(value.score_B)
-        else:
-            shaped = self._chain.shape != "none"
-            factor = float(self._chain.length_factor(mask_BS.sum(-1))) if shaped else 1.0
-            reward = math.fsum(paid)
-            score = None
-        if not all(abs(amount) <= _LARGEST for amount in (reward, *paid)):
-            raise ValueError(
-                f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold"
-            )
-        return ShapedReward(reward, factor, score, paid)
-
-
-@register(pspo_settings.MANAGER)
+@register(PAYING_MANAGER)
 class PSPORewardManager(StepScoresRewardManager):
-    """Reward manager that pays step scores.
+    """Reward manager whose reward is that of the step scores, as the trainer's step pays them.
 
-    With ``pspo.judge`` it also judges responses that have a gold answer.
+    It is for verl's own trainers, with any of their estimators.
     """
 
-    def read_sections(
-        self, config: DictConfig
-    ) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        self.settings, of_scorer = pspo_settings.read_pspo_sections(config)
-        self._shape = PSPOShaping(self.settings)
-        return self.settings.steps, of_scorer
+    def read_sections(self, config: DictConfig) -> tuple[StepSettings, ScorerSettings]:
+        process = PrimeSettings.from_config(config).process
+        if not isinstance(process, StepScorerSettings):
+            raise SettingsError(
+                f"reward.reward_manager.name={PAYING_MANAGER} needs variant=pspo_wrs"
+            )
+        self._shaping = build_shaping(process)
+        return super().read_sections(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
-        scored, judged = await asyncio.gather(self._scoring(data[0]), self._judge(data))
-        shaped, reason = self._shape_scores(scored)
-        reward = 0.0 if shaped.reward is None else shaped.reward
+        scored, judged = await asyncio.gather(self._scoring(data[0]), self.judge_if_possible(data))
+        reward, reason = self._pay(scored)
         info = {
             **judged["reward_extra_info"],
             **scored.info(),
-            "step_rewards": json.dumps(shaped.paid),
-            "chain_score": shaped.score,
-            "chain_factor": shaped.factor,
             **failure_info(reason),
             "score": reward,
         }
         return {"reward_score": reward, "reward_extra_info": info}
 
-    def _shape_scores(self, scored: StepScoringResult) -> tuple[ShapedReward, str]:
+    def _pay(self, scored: StepScoringResult) -> tuple[float, str]:
+        """Return the sum of a response's rewards, or 0 and the reason why there are none."""
         if scored.scores is None:
-            return ShapedReward(), scored.reason
+            return 0.0, scored.reason
+        scores = scored.scores.scores
+        if not scores:
+            return 0.0, ""
+        mask_BT = torch.ones(1, scored.n_tokens, dtype=torch.float64)
+        end_BS = torch.tensor([scored.cut.ends])
+        spans = spans_from_ends(end_BS, torch.ones_like(end_BS, dtype=torch.bool), mask_BT)
+        score_BS = torch.tensor([scores], dtype=torch.float64)
         try:
-            return self._shape(scored.scores.scores), ""
+            paid_BT, _ = self._shaping(place_at_ends(score_BS, spans), mask_BT, spans, score_BS)
         except ValueError as error:
-            return ShapedReward(), str(error)
-
-    async def _judge(self, data: DataProto) -> dict[str, Any]:
-        """Return the verdict, if it is asked for."""
-        if not self.settings.judge:
-            return {"reward_extra_info": {}}
-        return await self.judge_if_possible(data)
+            return 0.0, str(error)
+        reward = float(paid_BT.double().sum())
+        if not abs(reward) <= _LARGEST:
+            return 0.0, f"a reward of {reward:g} for {len(scores)} steps, which float32 cannot hold"
+        return reward, ""

@@ -1,82 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of reward managers with step scores against the configuration, with a line per problem."""
+"""Checks of step scorers and of the reward managers that ask them, with a line per problem."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from prime_ext.config.asynchronous import PSPO_MODES, VERL_MODES, check_async
+from prime_ext.config.asynchronous import VERL_MODES, check_async
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.pspo_settings import (
-    MANAGER,
+from prime_ext.config.step_scorer_settings import (
     SECTION,
-    PSPOSettings,
+    ScorerSettings,
+    ServerSettings,
     get_manager_name,
-    read_pspo_sections,
+    require_scorer,
     scorer_section,
 )
-from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
-from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
-from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, require_scorer
+from prime_ext.methods.chains import ChainSettings
 from prime_ext.methods.settings import PrimeSettings
-from prime_ext.names import compares_rollouts, list_token_estimators
+from prime_ext.names import (
+    PAYING_MANAGER,
+    STEP_SCORES_MANAGER,
+    compares_rollouts,
+    list_token_estimators,
+)
 from prime_ext.preflight.learning_checks import ACTOR, CRITIC, check_learning
 from prime_ext.preflight.machine import check_machine, check_names, check_trainer
 from prime_ext.preflight.rewards import check_estimator
 from prime_ext.step_rm.scorers.build import check_model, check_server
 
 
-def check_pspo(config: DictConfig) -> list[str]:
-    """Return all problems of a configuration of PSPO-WRS, also for verl's own trainers."""
-    try:
-        pspo, scorer = read_pspo_sections(config)
-    except SettingsError as error:
-        return [*error.problems]
+def check_paying_manager(config: DictConfig, prime: PrimeSettings) -> list[str]:
+    """Return all problems of a run whose reward manager pays for step scores itself."""
     trained = [ACTOR, CRITIC] if config.algorithm.adv_estimator == "gae" else [ACTOR]
     return [
         *check_names(config),
-        *_check_trainer(config, pspo),
-        *check_scorer(config, scorer),
+        *check_trainer(config, VERL_MODES),
+        *_check_payment(config, prime),
+        *check_manager(config, prime),
         *check_async(config),
         *check_machine(config, trained),
         *check_learning(config, trained),
     ]
 
 
-def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
-    mode = config.trainer.v1.trainer_mode
+def _check_payment(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
+    """Check that verl's trainers can do what the settings ask of them."""
     estimator = config.algorithm.adv_estimator
     rollout = config.actor_rollout_ref.rollout
-    position = pspo.reward_position
     key = f"algorithm.adv_estimator={estimator}"
-    yield from check_trainer(config, PSPO_MODES + VERL_MODES)
-    if get_manager_name(config) != MANAGER:
+    process = prime.process
+    mode = str(config.trainer.v1.trainer_mode).removeprefix("prime_")
+    ours = f"set trainer.v1.trainer_mode=prime_{mode} and leave {STEP_SCORES_MANAGER}"
+    if prime.verifier.on_failure != "zero":
         yield (
-            f"reward.reward_manager.name={config.reward.reward_manager.name} does not read pspo;"
-            f" set it to {MANAGER}"
+            f"prime.verifier.on_failure={prime.verifier.on_failure}: verl's trainers keep every"
+            f" rollout; set it to zero, or {ours}"
         )
-    if mode in VERL_MODES and pspo.on_failure != "zero":
-        yield (
-            f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set"
-            " that, or zero"
-        )
-    if mode in VERL_MODES and pspo.pays_tokens and estimator in list_token_estimators():
-        what = (
-            "accumulation=null"
-            if pspo.accumulation is None
-            else f"accumulation.reward_position={position}"
-        )
-        yield f"pspo.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
     yield from check_estimator("algorithm.adv_estimator", estimator)
     if compares_rollouts(estimator) and rollout.n < 2:
         yield (
             f"actor_rollout_ref.rollout.n={rollout.n}: {key} compares the rollouts of a prompt; set"
             " 2 or more"
         )
-    if position != "last_token" and estimator not in list_token_estimators():
-        remedy = f"leave it at last_token, or use {' or '.join(list_token_estimators())}"
-        yield f"pspo.accumulation.reward_position={position}: {key} sums over a response; {remedy}"
+    if isinstance(process, ChainSettings) and estimator in list_token_estimators():
+        within = process.accumulation is None or process.reward_position != "last_token"
+        if within:
+            yield (
+                f"{key} reads the positions of rewards, and {PAYING_MANAGER} pays the last token;"
+                f" {ours}"
+            )
 
 
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
@@ -138,28 +131,24 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
         yield from error.problems
 
 
-def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """Check that manager and ``prime.process`` agree."""
+def check_manager(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
+    """Check that manager, step scorer and methods agree."""
     key = f"reward.reward_manager.name={config.reward.reward_manager.name}"
-    reads_steps = prime.needs.step_scores
+    scores_steps = prime.needs.step_scores
     manager = get_manager_name(config)
-    if manager == MANAGER or config.get(SECTION) is not None:
-        yield (
-            f"{MANAGER} is for --config-name=pspo_trainer; PRIME reads scores of steps with"
-            " variant=step_scorer"
-        )
-    elif manager == STEP_SCORES_MANAGER and not reads_steps:
-        yield f"{key}: prime.process reads no step scores; choose variant=step_scorer"
-    elif manager != STEP_SCORES_MANAGER and reads_steps:
+    gives_scores = manager in (STEP_SCORES_MANAGER, PAYING_MANAGER)
+    if gives_scores and not scores_steps:
+        yield f"{key}: no method reads step scores; choose variant=step_scorer or pspo_wrs"
+    elif scores_steps and not gives_scores:
         yield (
             f"{key}: prime/process=step_scorer reads the scores of {STEP_SCORES_MANAGER}; set that"
         )
-    elif manager != STEP_SCORES_MANAGER and config.get(SCORER_SECTION) is not None:
+    elif not gives_scores and config.get(SECTION) is not None:
         yield (
-            f"the section {SCORER_SECTION} is read by nothing; choose variant=step_scorer, or drop"
-            f" +{SCORER_SECTION}"
+            f"the section {SECTION} is read by nothing; choose variant=step_scorer, or drop"
+            f" +{SECTION}"
         )
-    if manager == STEP_SCORES_MANAGER:
+    if gives_scores:
         try:
             yield from check_scorer(config, require_scorer(config))
         except SettingsError as error:

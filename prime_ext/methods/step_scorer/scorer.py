@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source of the process rewards (``prime.process``): the protocol, and a step reward model."""
+"""A step reward model as the scorer of a step; the reward manager has asked it before."""
 
 import json
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import find_valid_ends, place_at_ends, spans_from_ends
+from prime_ext.methods.measures import measure_pairs, measure_sums
 from prime_ext.methods.rollouts import Rollouts, ScoredRollouts, Steps
 from prime_ext.methods.store import reward_info
-from prime_ext.reward.pspo_info import score_metrics
 
-
-class Scorer(Protocol):
-    """Source of process rewards: :class:`StepRewardModel`, or the PRMs of ``implicit_prm``."""
-
-    def score_and_update(self, rollouts: Rollouts) -> ScoredRollouts:
-        """Score rollouts; a trained scorer also learns from them."""
+# Key of the reward's extra info: 1 for a response that could not be scored.
+FAILURE = "reward_failure"
+# Means over the responses that have a value.
+_MEANS = ("step_score", "lowest_step_score", "contexts_cut", "steps_cut", "scorer_seconds")
 
 
 class StepRewardModel:
@@ -71,30 +69,11 @@ class StepRewardModel:
         return ScoredRollouts(reward_BT, score_BS, pairs=pairs, steps=steps, metrics=metrics)
 
 
-def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
-    """Return statistics of responses' summed process rewards; ``total_B`` includes padding."""
-    total_B = total_B[rollouts.valid_B]
-    label_B = rollouts.label_B[rollouts.valid_B]
-    if not len(total_B):
-        return {}
-    metrics = {"prm/reward_sum/mean": float(total_B.mean())}
-    metrics["prm/reward_sum/std"] = float(total_B.std()) if len(total_B) > 1 else 0.0
-    for name, rows_B in (("correct", label_B > 0.5), ("wrong", label_B <= 0.5)):
-        if rows_B.any():
-            metrics[f"prm/reward_sum/{name}"] = float(total_B[rows_B].mean())
+def score_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the metrics of step scores: means over the responses that have a value."""
+    metrics = {}
+    for name in _MEANS:
+        values = [float(info[name]) for info in infos if info.get(name) is not None]
+        if values:
+            metrics[f"prm/{name}"] = sum(values) / len(values)
     return metrics
-
-
-def measure_pairs(
-    rollouts: Rollouts, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None
-) -> tuple[PairCount, dict[str, float]]:
-    """Count the pairs of a group that the scores order correctly; return them and metrics.
-
-    ``when`` is ``before`` or ``after`` the update.
-    """
-    rows_B = rollouts.valid_B
-    group_B = rollouts.group_B if group_B is None else group_B
-    pairs = count_pairs(score_B[rows_B], rollouts.label_B[rows_B], group_B[rows_B])
-    if pairs.accuracy is None:
-        return pairs, {}
-    return pairs, {f"prm/pair_accuracy/{when}_update": pairs.accuracy}
