@@ -267,11 +267,14 @@ class PrimeSettings(Section):
             )
 
 
-def prm_section(config: DictConfig) -> DictConfig | None:
-    """Return the section ``prm`` of a configuration; None where no PRM is built to read it.
+def read_needs(config: DictConfig) -> Needs:
+    """Return what a run needs: a PRM and labels too, where its settings are refused elsewhere."""
+    try:
+        return PrimeSettings.from_config(config).needs
+    except SettingsError:
+        return Needs(prm=True, labels=True)
 
-    Raises SettingsError: the section ``prime`` is wrong.
-    """
-    if config.get("prime") is None:
-        return None
-    return config.prm if PrimeSettings.from_config(config).needs.prm else None
+
+def prm_section(config: DictConfig) -> DictConfig | None:
+    """Return the section ``prm`` of a configuration; None where no PRM is built to read it."""
+    return config.prm if config.get("prime") is not None and read_needs(config).prm else None

@@ -15,10 +15,9 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from yaml import YAMLError
 
-from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import text_config
 from prime_ext.config.step_scorer_settings import scorer_section
-from prime_ext.methods.settings import PrimeSettings, prm_section
+from prime_ext.methods.settings import prm_section, read_needs
 from prime_ext.names import (
     PAYING_MANAGER,
     PRM_LOSSES,
@@ -51,7 +50,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
     policy = config.actor_rollout_ref
     resume = config.trainer.resume_from_path
     first: dict[str, tuple[str, Any]] = {}
-    needs_gold = _needs_labels(config)
+    needs_gold = read_needs(config).labels
     yield from check_data(config, needs_gold, first)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
@@ -87,14 +86,6 @@ def check_files(config: DictConfig) -> Iterable[str]:
             f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N"
             " folder"
         )
-
-
-def _needs_labels(config: DictConfig) -> bool:
-    """Return whether a run of PRIME reads verdicts; settings that another check refuses do."""
-    try:
-        return PrimeSettings.from_config(config).needs.labels
-    except SettingsError:
-        return True
 
 
 def _have_gold(first: Mapping[str, tuple[str, Any]]) -> bool:

@@ -165,7 +165,7 @@ class PSPORewardManager(StepScoresRewardManager):
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
         scored, judged = await asyncio.gather(self._scoring(data[0]), self.judge_if_possible(data))
-        reward, reason = self._pay(scored)
+        reward, reason = self._sum_rewards(scored)
         info = {
             **judged["reward_extra_info"],
             **scored.info(),
@@ -174,7 +174,7 @@ class PSPORewardManager(StepScoresRewardManager):
         }
         return {"reward_score": reward, "reward_extra_info": info}
 
-    def _pay(self, scored: StepScoringResult) -> tuple[float, str]:
+    def _sum_rewards(self, scored: StepScoringResult) -> tuple[float, str]:
         """Return the sum of a response's rewards, or 0 and the reason why there are none."""
         if scored.scores is None:
             return 0.0, scored.reason

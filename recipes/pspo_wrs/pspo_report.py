@@ -89,7 +89,13 @@ def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, An
     bars.legend(frameon=False, fontsize=9.5)
     for axis, key, color, name, title in (
         (curve, "prime/steps/mean", BLUE, "steps of a response", "Steps over the training"),
-        (right, "prime/accuracy/before_filter", ORANGE, "accuracy", "Accuracy over the training (not rewarded)"),
+        (
+            right,
+            "prime/accuracy/before_filter",
+            ORANGE,
+            "accuracy",
+            "Accuracy over the training (not rewarded)",
+        ),
     ):
         draw_smoothed(axis, *get_curve(metrics, key), color, width=5)
         axis.set(

@@ -20,7 +20,6 @@ from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.engines import ENGINE_SECTIONS
-from prime_ext.config.pspo_settings import read_pspo_sections
 from prime_ext.config.verl_keys import KINDS, READ_UNLISTED
 from prime_ext.methods.changed_keys import read_keys, variant_line
 from prime_ext.methods.prm_settings import PRMSettings
@@ -54,7 +53,7 @@ SOURCES_OF_UNLISTED = (
     "experimental/reward_loop/reward_manager/dapo.py",
     "experimental/reward_loop/reward_manager/limited.py",
 )
-OWN_SECTIONS = {"prime_trainer": {"prime", "prm"}, "pspo_trainer": {"pspo", "step_scorer"}}
+OWN_SECTIONS = {"prime_trainer": {"prime", "prm"}, "pspo_trainer": {"prime", "prm", "step_scorer"}}
 
 
 def composed(*overrides, name="prime_trainer"):
@@ -95,13 +94,10 @@ def test_of_verls_keys_none_is_lost_and_few_are_added(name, cpu):
 
 @pytest.mark.parametrize(
     ("variant", "cpu"),
-    [*((variant, "") for variant in (*VARIANTS, None)), ("distilled", "_cpu"), (None, "_cpu")],
+    [*((variant, "") for variant in VARIANTS), ("distilled", "_cpu"), ("pspo_wrs", "_cpu")],
 )
 def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
-    """Settings refuse unknown and missing keys. PSPO-WRS has no variants."""
-    if variant is None:
-        read_pspo_sections(composed("step_scorer.model_path=step_rm", name=f"pspo_trainer{cpu}"))
-        return
+    """Settings refuse unknown and missing keys."""
     config = composed(f"variant={variant}", name=f"prime_trainer{cpu}")
     PrimeSettings.from_config(config)
     PRMSettings.from_config(config)
@@ -198,6 +194,29 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("cpu", ["", "_cpu"])
+def test_the_alias_of_pspo_is_the_variant(cpu):
+    alias = composed(name=f"pspo_trainer{cpu}")
+    assert alias == composed("variant=pspo_wrs", name=f"prime_trainer{cpu}")
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("pspo.steps=sentences", "set prime.steps=sentences"),
+        ("pspo.on_failure=stop", "set prime.verifier.on_failure=stop"),
+        ("pspo.accumulation.power=2", "set prime.process.accumulation.power=2"),
+        ("chain@pspo=cn_ppo", "set chain@prime.process=cn_ppo"),
+        ("trainer.v1.trainer_mode=pspo_sync", "set trainer.v1.trainer_mode=prime_sync"),
+        ("pspo.judge=false", "responses are graded where a row has a gold answer"),
+    ],
+)
+def test_keys_of_the_second_trainer_name_the_new_ones(word, remedy):
+    with pytest.raises(SettingsError) as error:
+        compose_config("pspo_trainer", [word])
+    assert remedy in str(error.value) and word in str(error.value)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_trainers_set_fsdp_size_unless_the_user_did(name, monkeypatch):
     """verl frees the gathered root of FSDP1 only where ``fsdp_size`` is the number of ranks."""
@@ -210,9 +229,7 @@ def test_trainers_set_fsdp_size_unless_the_user_did(name, monkeypatch):
     sections = {key: OmegaConf.select(trainer.config, key) for key in ENGINE_SECTIONS}
     sizes = {key: section.fsdp_size for key, section in sections.items() if section is not None}
     expected = dict.fromkeys(ENGINE_SECTIONS, 8) | {"critic.fsdp": 4}
-    assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4 - (
-        name == "pspo_trainer"
-    )
+    assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4
 
 
 def test_what_is_said_of_verls_keys_is_what_verl_reads():

@@ -53,7 +53,7 @@ def test_a_sound_installation_has_no_problem_but_a_short_memory(tmp_path):
     assert done.returncode == bool(problems) and lines[-1] == f"{len(problems)} problems found"
     assert all("of memory are available" in problem for problem in problems), problems
     modes = ("sync", "colocate_async", "separate_async")
-    trainers = [f"{method}_{mode}" for method in ("prime", "pspo") for mode in modes]
+    trainers = [f"prime_{mode}" for mode in modes]
     assert (
         f"{'trainers':<26}{', '.join(trainers)}" in lines and f"{'device of verl':<26}cpu" in lines
     )

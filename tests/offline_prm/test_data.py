@@ -17,7 +17,7 @@ from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunLock
 
 DEFAULTS = OmegaConf.to_container(
-    OmegaConf.load(Path(prime_ext.config.__file__).parent / "offline_prm_common.yaml").prm
+    OmegaConf.load(Path(prime_ext.config.__file__).parent / "offline_prm_settings.yaml").prm
 )
 PRM = read(LossSettings, {**DEFAULTS, "reference_path": "r"}, "prm")
 

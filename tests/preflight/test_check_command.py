@@ -271,7 +271,7 @@ TAKEN = [
     for name, keys in KEYS.items()
     for number, key in enumerate(keys)
     if "." not in key
-    or (key.count(".") == 1 and key.startswith(("prime.", "prm.", "pspo.")))
+    or (key.count(".") == 1 and key.startswith(("prime.", "prm.")))
     or number % 25 == 0
 ]
 

@@ -212,8 +212,12 @@ SEPARATE = {
 }
 SERVER = {"step_scorer": _composed("+step_scorer=server").step_scorer}
 POOL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource_pool": True}
-OF_VERL = {"trainer.v1.trainer_mode": "sync", "pspo.on_failure": "zero"}
-UNPRICED = {"pspo.accumulation": None, "pspo.shaping": None}
+OF_VERL = {
+    "trainer.v1.trainer_mode": "sync",
+    "reward.reward_manager.name": "pspo_wrs",
+    "prime.verifier.on_failure": "zero",
+}
+PLAIN = {"prime.process.accumulation": None, "prime.process.shaping": None}
 EIGHT = {"trainer.n_gpus_per_node": 8}
 TWO = {"trainer.n_gpus_per_node": 2}
 FUNCTION = "reward.custom_reward_function.path"
@@ -251,7 +255,8 @@ FINE = [
         },
     ),
     ("cpu", {"data.seed": None, "trainer.logger": "console", f"{ROLLOUT}.temperature": 1}),
-    ("pspo", {**OF_VERL, **UNPRICED, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 4}),
+    ("pspo", {**OF_VERL, **PLAIN, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 4}),
+    ("pspo", {**OF_VERL, "algorithm.adv_estimator": "gae"}),
     ("scored", {**SEPARATE, **SERVER, **POOL}),
 ]
 
@@ -371,11 +376,14 @@ REFUSED = [
         {**SERVER, "step_scorer.address": "127.0.0.1:9"},
         "step_scorer.address: http://127.0.0.1:9/c",
     ),
-    ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),
+    ("pspo", {**OF_VERL, **PLAIN}, "algorithm.adv_estimator=gae reads the positions"),
+    ("pspo", {**OF_VERL, "prime.verifier.on_failure": "drop"}, None),
+    ("pspo", {**OF_VERL, "algorithm.adv_estimator": "grpo"}, f"{ROLLOUT}.n=1"),
+    ("pspo", {**OF_VERL, "reward.reward_manager.name": "naive_with_step_scores"}, "trainer_mode"),
     (
         "cpu",
-        {"reward.reward_manager.name": "pspo_wrs"},
-        "pspo_wrs is for --config-name=pspo_trainer",
+        {**OF_VERL},
+        "reward.reward_manager.name=pspo_wrs: no method reads step scores",
     ),
     (
         "pspo_gpu",

@@ -286,13 +286,15 @@ def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
 
 # ---- other choices ----
 
+WITHOUT_CRITIC = ["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=8"]
+
 
 @pytest.mark.parametrize(
     ("overrides", "knobs", "gpus", "threads"),
     [
-        (["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8"], {}, 1, None),
-        (["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=4"], {}, 1, None),
-        (["chain@pspo=cn_ppo"], {"LORA": "16"}, 1, None),
+        ([*WITHOUT_CRITIC, "prime.process.estimator=grpo"], {}, 1, None),
+        ([*WITHOUT_CRITIC, "prime.process.estimator=rloo"], {}, 1, None),
+        (["chain@prime.process=cn_ppo"], {"LORA": "16"}, 1, None),
         ([], {"SCORER": "http://host:8000"}, 0, None),
         # Ray's one thread would take ten minutes a step; so validation does not come first either.
         ([], {"SCORER_GPUS": "0"}, 0, 16),

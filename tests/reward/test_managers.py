@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from pspo_rows import (
+from scored_rows import (
     TOKENIZER,
     Calculator,
     Constant,
@@ -27,13 +27,13 @@ import prime_ext.plugin  # noqa: F401
 from eval.prm_data import LabeledResponse
 from eval.prm_scorers import ClassifierScorer
 from prime_ext.config.compose import compose_config
+from prime_ext.methods.step_scorer.scorer import score_metrics
 from prime_ext.reward.compute_score import compute_score
-from prime_ext.reward.managers import StepScoresRewardManager
-from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.reward.user_function import LoopThread
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import join_steps
+from prime_ext.verl_adapter.reward_managers import StepScoresRewardManager
 
 GOOD = numbered("2*3=6", "6+1=7", "so the answer is 7")
 
@@ -68,7 +68,7 @@ def weibull(n):
 )
 def test_rewards_match_the_paper_its_code_and_its_predecessor(chain, p, n, golden):
     """Equal scores p of n steps; tests/algorithms has more of these values."""
-    pspo = manager(configuration(f"chain@pspo={chain}"), Constant(p))
+    pspo = manager(configuration(f"chain@prime.process={chain}"), Constant(p))
     assert reward(steps(n), pspo)[0] == pytest.approx(golden, abs=1e-6)
 
 
@@ -77,9 +77,6 @@ def test_scores_of_steps_become_their_geometric_mean_times_the_weibull():
     amount, info = reward(GOOD)
     score = (0.9 * 0.9 * 0.1) ** (1 / 3)
     assert amount == info["score"] == pytest.approx(score * weibull(3), abs=1e-9)
-    assert (info["chain_score"], info["chain_factor"]) == pytest.approx(
-        (score, weibull(3)), abs=1e-9
-    )
     assert json.loads(info["step_scores"]) == [0.9, 0.9, 0.1] and info["n_steps"] == 3
     assert (info["step_score"], info["lowest_step_score"]) == pytest.approx((1.9 / 3, 0.1))
     assert info["reward_failure"] == 0.0 and info["failure_detail"] == ""
@@ -96,19 +93,19 @@ def test_the_scorer_reads_the_steps_and_the_question():
     assert scorer.asked[1].question == "2*3+1"
 
 
-def test_steps_are_paid_at_their_ends():
-    amount, info = reward(GOOD, manager(configuration(accumulation__reward_position="step_ends")))
-    assert json.loads(info["step_rewards"]) == pytest.approx([amount / 3] * 3)
+@pytest.mark.parametrize("position", ["last_token", "step_ends", "tokens"])
+def test_the_reward_is_the_sum_wherever_it_is_paid(position):
+    values = {"process__accumulation__reward_position": position}
+    amount, info = reward(GOOD, manager(configuration(**values)))
+    assert amount == pytest.approx(reward(GOOD)[0], abs=1e-9)
     # The last step takes the end-of-sequence token with it.
-    assert (
-        json.loads(info["step_ends"]) == [13, 27, len(GOOD)] and info["n_tokens"] == len(GOOD) + 1
-    )
-    # Without an accumulation every step is paid for itself.
-    amount, info = reward(GOOD, manager(configuration("chain@pspo=plain")))
-    assert json.loads(info["step_rewards"]) == pytest.approx(
-        [0.9, 0.9, 0.1]
-    ) and amount == pytest.approx(1.9)
-    assert info["chain_score"] is None
+    assert json.loads(info["step_ends"]) == [13, 27, len(GOOD)]
+    assert info["n_tokens"] == len(GOOD) + 1
+
+
+def test_without_an_accumulation_steps_are_paid_separately():
+    amount, _ = reward(GOOD, manager(configuration("chain@prime.process=plain")))
+    assert amount == pytest.approx(1.9)
 
 
 GOLD = {"reward_model": {"ground_truth": "7"}}
@@ -123,7 +120,6 @@ def test_gold_answers_are_a_metric_and_no_reward():
     """The paper uses no gold answers."""
     amount, info = reward(GOOD, manager(compute_score=answers), **GOLD)
     assert info["acc"] == 1.0 and amount == info["score"] == reward(GOOD)[0] > 0
-    assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
     for columns in ({}, {"reward_model": None}, {"reward_model": {"ground_truth": ""}}):
         _, info = reward(GOOD, **columns)
         assert "acc" not in info and info["reward_failure"] == 0.0
@@ -136,8 +132,6 @@ def test_a_verifier_that_breaks_does_not_spoil_the_reward():
     amount, info = reward(GOOD, manager(compute_score=breaks), **GOLD)
     assert amount == info["score"] > 0 and info["reward_failure"] == 0.0
     assert (info["grader_failure"], info["verdict"], info["acc"]) == (1.0, "error", 0.0)
-    # A response that was not judged does not count as a wrong answer in the metrics.
-    assert "pspo/acc" not in pspo_metrics([info])
 
 
 def test_responses_without_step_content_have_reward_0():
@@ -148,7 +142,7 @@ def test_responses_without_step_content_have_reward_0():
             amount == info["n_steps"] == info["reward_failure"] == 0
             and info["n_tokens"] == len(text) + end
         )
-        assert (info["chain_score"], info["step_scores"], info["step_ends"]) == (0.0, "[]", "[]")
+        assert (info["step_scores"], info["step_ends"]) == ("[]", "[]")
     assert scorer.asked == []
 
 
@@ -160,13 +154,10 @@ def test_responses_without_step_content_have_reward_0():
     ],
 )
 def test_unscorable_responses_are_failures_with_a_reason(scorer, n, detail):
-    amount, info = reward(steps(n), manager(configuration("chain@pspo=pspo_released"), scorer))
-    assert (amount, info["reward_failure"], info["n_steps"], info["chain_score"]) == (
-        0.0,
-        1.0,
-        n,
-        None,
+    amount, info = reward(
+        steps(n), manager(configuration("chain@prime.process=pspo_released"), scorer)
     )
+    assert (amount, info["reward_failure"], info["n_steps"]) == (0.0, 1.0, n)
     assert detail in info["failure_detail"]
 
 
@@ -190,21 +181,17 @@ def test_every_response_has_the_same_keys():
 
 
 def test_metrics_are_means_over_the_responses_that_have_a_value():
-    judge = {"compute_score": answers}
     infos = [
-        reward(GOOD, manager(**judge), **GOLD)[1],
-        reward(steps(9), manager(**judge), reward_model={"ground_truth": "x"})[1],
-        reward("", manager(**judge))[1],
+        reward(GOOD)[1],
+        reward("")[1],
         reward(GOOD, manager(scorer=Same(ScoringFailure("no answer in 60 s"))))[1],
         reward(GOOD, manager(scorer=Same(StepScores((0.8,) * 3, contexts_cut=3, steps_cut=1))))[1],
     ]
-    metrics = pspo_metrics(infos)
-    assert (metrics["pspo/n_steps/mean"], metrics["pspo/n_steps/max"]) == (18 / 5, 9)
-    assert metrics["pspo/acc"] == 0.5 and metrics["pspo/reward_failure"] == 0.2
-    known = [info["score"] for number, info in enumerate(infos) if number != 3]
-    assert metrics["pspo/score"] == pytest.approx(sum(known) / 4)
-    assert (metrics["pspo/contexts_cut"], metrics["pspo/steps_cut"]) == (3 / 4, 1 / 4)
-    assert pspo_metrics([]) == {}
+    metrics = score_metrics(infos)
+    assert metrics["prm/step_score"] == pytest.approx((1.9 / 3 + 0.8) / 2)
+    # A response without a step needs no call.
+    assert (metrics["prm/contexts_cut"], metrics["prm/steps_cut"]) == (3 / 3, 1 / 3)
+    assert score_metrics([]) == {}
 
 
 def test_restating_the_prompt_is_not_an_answer_for_either_trainer():

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 import ray
-from pspo_rows import right
+from scored_rows import right
 from tiny_step_rm import described, save_bert, scorer_settings
 
 from prime_ext.reward.node_actor import NodeFailure

@@ -27,9 +27,9 @@ PRIME |= {
 }
 PRIME |= {"prime/response_length/cut_off": 0.5, "timing_s/step": 4.25}
 PSPO = {
-    "pspo/acc": 0.25,
-    "pspo/step_score": 0.62,
-    "pspo/n_steps/mean": math.nan,
+    "prime/accuracy/before_filter": 0.25,
+    "prm/step_score": 0.62,
+    "prime/steps/mean": math.nan,
     "timing_s/step": 5.0,
 }
 PRIME_LINE = (

@@ -7,7 +7,9 @@ from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 # Metrics of training runs; train/ and val/ are those of prime_ext.offline_prm.
-OURS = re.compile(r"(prm|prime|source|pspo|agent|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm")
+OURS = re.compile(
+    r"(prm|prime|source|agent|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm"
+)
 
 
 def names_on_page() -> set[str]:

@@ -19,16 +19,12 @@ from prime_ext.algorithms.estimators import compute_advantage
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.returns import NOISE_MARGIN, mark_last_token, return_to_go
 from prime_ext.algorithms.steps import step_spans
-from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.methods.rollouts import Rollouts, ScoredRollouts, Steps
+from prime_ext.methods.step_scorer.scorer import FAILURE, StepRewardModel
 from prime_ext.methods.step_scorer.source import build_shaping
 from prime_ext.names import Credit
-from prime_ext.reward.managers import PSPOShaping
-from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step.rollouts import load_rollouts
-from prime_ext.step.scorer import StepRewardModel
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.verl_adapter.pspo_trainer import token_rewards
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 from recipes.quickstart.small_model import build_tokenizer
 
@@ -367,8 +363,8 @@ def test_pairs_are_ordered_by_the_total_reward_of_a_response(monkeypatch, change
 @pytest.mark.parametrize("estimator", ["reinforce", "rloo"])
 @pytest.mark.parametrize("position", ["last_token", "step_ends", "tokens"])
 @pytest.mark.parametrize("credit", get_args(Credit))
-def test_the_step_pays_what_the_reward_manager_pays(monkeypatch, credit, position, estimator):
-    """PSPO-WRS: the manager's rewards, less verl's KL penalty, at the same tokens."""
+def test_pspo_pays_the_chain_less_the_penalty(monkeypatch, credit, position, estimator):
+    """The geometric mean times the Weibull, computed by hand, in the shares of each position."""
     if position != "step_ends" and credit != "sum":
         return
     changes = {
@@ -382,27 +378,26 @@ def test_the_step_pays_what_the_reward_manager_pays(monkeypatch, credit, positio
     }
     case = with_scores(monkeypatch, kl_in_reward=True, **changes)
     source = case.sources().by_name["process"]
-    process = case.settings.process
-    pspo = PSPOSettings(
-        case.settings.steps, process.accumulation, process.shaping, credit, True, "drop"
-    )
-    shape = PSPOShaping(pspo)
     for row, (ends, scores) in enumerate(SCORED.values()):
         mask_T = case.rollouts.mask_BT[row, : len(list(ROLLOUTS.values())[row][1])]
-        shaped = shape(scores)
-        info = {
-            "n_tokens": len(mask_T),
-            FAILURE: 0.0,
-            "score": shaped.reward,
-            "step_ends": json.dumps(ends),
-            "step_rewards": json.dumps(shaped.paid),
-        }
+        n = len(scores)
+        reward = 0.0
+        if n > 1:
+            weibull = 10.735 * 1.5 / 8 * (n / 8) ** 0.5 * math.exp(-((n / 8) ** 1.5))
+            reward = math.prod(scores) ** (1 / n) * weibull
+        own = [token for token, valid in enumerate(mask_T.tolist()) if valid]
         paid_T = torch.zeros(len(mask_T))
-        paid_T[mask_T.nonzero().max()] = shaped.reward
-        if pspo.pays_tokens:
-            paid_T = token_rewards(info, mask_T, pspo)
-        penalty_T = torch.full((len(mask_T),), -0.25 / len(mask_T))
-        expected_T = paid_T + penalty_T
+        if position == "last_token":
+            paid_T[own[-1]] = reward
+        elif position == "tokens":
+            paid_T[own] = reward / len(own)
+        else:
+            weights = [math.exp(-score / 0.1) for score in scores]
+            for end, weight in zip(ends, weights, strict=True):
+                share = 1 / n if credit == "sum" else weight / sum(weights)
+                # The last token of the policy at or before the end; steps may share it.
+                paid_T[max(token for token in own if token <= end)] += share * reward
+        expected_T = paid_T - 0.25 / len(mask_T)
         kept_T = source.kept_reward()[row, : len(mask_T)]
         # The penalty of a tool's answer counts at the last token.
         assert float(kept_T.sum()) == pytest.approx(float(expected_T.sum()), abs=1e-6)

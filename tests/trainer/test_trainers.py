@@ -15,12 +15,15 @@ from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.config.checks import SettingsError
+from prime_ext.config.compose import compose_config
+from prime_ext.methods.settings import PrimeSettings
 from prime_ext.verl_adapter.patches import trainer_separate_async
 from prime_ext.verl_adapter.patches.trainer_separate_async import SnapshotActorWorker
 from prime_ext.verl_adapter.prime_trainer import STATE_FILE
@@ -143,6 +146,33 @@ def test_a_resumed_run_may_add_or_remove_the_gate(make, saved_and_resumed):
     fresh = make(**GATED)
     assert resumed.gate == fresh.gate
     assert saved_and_resumed(resumed, **without).gate is None
+
+
+PENALTY = {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.5}
+
+
+def test_a_resumed_run_has_the_saved_kl_coefficient(make, saved_and_resumed):
+    saved = make(**PENALTY)
+    saved.kl_ctrl_in_reward.value = 0.125
+    assert saved_and_resumed(saved, **PENALTY).kl_ctrl_in_reward.value == 0.125
+    assert saved_and_resumed(make(), **PENALTY).kl_ctrl_in_reward.value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "watches"),
+    [
+        ({}, True),
+        ({"prime.process.accumulation.single_step": "keep"}, False),
+        ({"prime.process.accumulation": None, "prime.process.shaping": None}, False),
+    ],
+)
+def test_steps_are_watched_where_one_alone_pays_nothing(changes, watches):
+    config = compose_config("prime_trainer_cpu", ["variant=pspo_wrs", "step_scorer.model_path=m"])
+    for key, value in changes.items():
+        OmegaConf.update(config, key, value)
+    trainer = object.__new__(get_trainer_cls("prime_sync"))
+    trainer.prime = PrimeSettings.from_config(config)
+    assert (trainer._watch is not None) == watches
 
 
 def test_a_synchronous_run_reports_skipped_prompts_of_an_asynchronous_one(

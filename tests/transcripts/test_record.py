@@ -1,27 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training records the numbers of its batch, dropped prompts, some steps, and resumes."""
 
-import json
 import logging
+import math
 
 import pytest
 import torch
 from fake_queue import EASY, GOOD, HARD, UNDECIDED, FakeQueue, FakeRollouts
 from page_reader import read_responses
-from small_batch import PADDING, ROLLOUTS, filled_queue, loaded
+from small_batch import (
+    PADDING,
+    ROLLOUTS,
+    SHAPINGS,
+    filled_queue,
+    get_batch,
+    loaded,
+    settings,
+)
 from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, AccuracyBand
 from prime_ext.methods.settings import VerifierSettings
+from prime_ext.methods.step_scorer.scorer import StepRewardModel
+from prime_ext.methods.step_scorer.source import build_shaping
+from prime_ext.step.rollouts import load_rollouts
 from prime_ext.step.step import prime_step
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.transcripts.files import find_steps, read_step
 from prime_ext.transcripts.page import render_page
 from prime_ext.transcripts.record import TranscriptRecorder
-from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
 from prime_ext.verl_adapter.prompt_judge import PromptJudge
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
-from prime_ext.verl_adapter.trainers import PSPOSyncTrainer
 from recipes.quickstart.small_model import build_tokenizer
 
 TEXTS = {key: "3*9=7;"[: len(mask)] for key, (_, mask) in ROLLOUTS.items()}
@@ -228,46 +237,43 @@ def test_a_full_disk_is_a_warning(queue, make, caplog):
     assert "no transcripts of step 10" in caplog.text
 
 
-PAID = [0.25, 0.5]
-
-
-def test_pspo_records_step_scores_and_what_is_paid(queue, make, tokenizer, monkeypatch):
-    key, lost = "000001-000000_0_0", "000001-000001_0_0"
-    info = {
-        "score": 0.75, "acc": 1.0, "n_tokens": 4, "step_ends": json.dumps([1, 3]),
-        "step_scores": json.dumps([0.9, 0.125]), "reward_failure": 0.0,
-    }  # fmt: skip
-    failed = {"score": 0.0, "reward_failure": 1.0, "failure_detail": "HTTP 500"}
-    for one, told in ((key, info), (lost, failed)):
-        queue.put(
-            one,
-            {"response_len": 4, "seq_len": 8},
-            prompts=encode(tokenizer, "3*9?"),
-            responses=encode(tokenizer, "3*9="),
-            response_mask=torch.ones(4).long(),
-            rm_scores=torch.tensor([0.0, PAID[0], 0.0, PAID[1]]),
-            advantages=torch.tensor([0.1, 0.2, 0.3, 0.4]),
-            returns=torch.tensor([1.0, 2.0, 3.0, 4.0]),
-            extra_fields={"reward_extra_info": told},
-        )
-    stores = [
-        TransferQueueStore(KVBatchMeta([one], [queue.tags["train"][one]], "train"))
-        for one in (key, lost)
-    ]
+def test_scored_steps_are_shown_with_what_is_paid(queue, make, tokenizer):
+    """A record of PSPO-WRS, and of a response that could not be scored."""
+    key, lost = "000000000007_0_0", "000000000007_1_0"
+    scored = {"n_tokens": 3, "step_ends": "[0, 2]", "step_scores": "[0.9, 0.125]"}
+    failed = {"acc": 0.0, "reward_failure": 1.0, "failure_detail": "HTTP 500"}
+    for name in ROLLOUTS:
+        info = queue.fields["train"][name]["extra_fields"]["reward_extra_info"]
+        n_tokens = len(ROLLOUTS[name][1])
+        info |= {"n_tokens": n_tokens, "step_ends": "[]", "step_scores": "[]"}
+        info |= {"steps_timed_out": 0.0} | (scored if name == key else {})
+    queue.fields["train"][lost]["extra_fields"] = {"reward_extra_info": failed}
+    options = settings(
+        outcome__coefficient=0.0,
+        filter__enable=False,
+        process__form="step_scorer",
+        process__credit="sum",
+        process__gate=None,
+        process__shaping=SHAPINGS["pspo_wrs"],
+        process__accumulation__reward_position="step_ends",
+    )
+    keys = [name for name in ROLLOUTS if name != lost]
+    rollouts = load_rollouts(TransferQueueStore(get_batch(queue, keys)), options)
+    scorer = StepRewardModel(build_shaping(options.process))
+    result = prime_step(rollouts, scorer, None, options)
     recorder = make(method="PSPO-WRS")
     with recorder.record(1, False, {}):
-        recorder.add_removed(stores[1], [FAILED])
-        trainer = object.__new__(PSPOSyncTrainer)
-        trainer.timing_raw = {}
-        trainer._transcripts = recorder
-        monkeypatch.setattr(GuardedRunMixin, "_compute_advantage", lambda _, batch, metrics: batch)
-        assert trainer._compute_advantage(stores[0].batch, {}) is stores[0].batch
-    kept, dropped = read_step(recorder.folder)
-    assert kept["step_scores"] == [0.9, 0.125] and kept["step_ends"] == [1, 3]
-    assert kept["paid_here"] == [0.0, 0.25, 0.0, 0.5] and kept["outcome"] == 0.75
-    assert dropped["filter"] == FAILED
-    page = render_page([kept, dropped], "run", [1])
+        recorder.add_removed(TransferQueueStore(get_batch(queue, [lost])), [FAILED])
+        recorder.add_prime(rollouts, result, options)
+    rows = {row["key"]: row for row in read_step(recorder.folder)}
+    kept = rows[key]
+    assert kept["step_scores"] == [0.9, 0.125] and kept["step_ends"] == [0, 2]
+    factor = 10.735 * 1.5 / 8 * (2 / 8) ** 0.5 * math.exp(-((2 / 8) ** 1.5))
+    share = math.sqrt(0.9 * 0.125) * factor / 2
+    assert kept["paid_here"] == pytest.approx([share, 0.0, share], rel=1e-5)
+    assert rows[lost]["filter"] == FAILED
+    page = render_page([kept, rows[lost]], "run", [1])
     first, second = read_responses(page)
     assert set(first.notes_with("step ")) == {"step 1 of 2, score 0.9", "step 2 of 2, score 0.125"}
-    assert first.numbers("reward paid here")[3] == "+0.5"
-    assert "⚠ not scored" in page and "HTTP 500" in page and second.text == "3*9="
+    assert first.numbers("reward paid here")[2] == f"{share:+.4g}"
+    assert "\u26a0 not scored" in page and "HTTP 500" in page and second.text == TEXTS[lost]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings, responses and scorers for tests of the reward manager ``pspo_wrs``, without Ray."""
+"""Settings, responses and scorers for tests of reward managers with step scores, without Ray."""
 
 import asyncio
 import re
@@ -12,8 +12,8 @@ from tensordict import TensorDict
 from tiny_step_rm import byte_tokenizer
 from verl import DataProto
 
-from prime_ext.reward.managers import PSPORewardManager
 from prime_ext.step_rm.scorers.protocol import StepScores
+from prime_ext.verl_adapter.reward_managers import PSPORewardManager
 
 TOKENIZER = byte_tokenizer()
 EQUATION = re.compile(r"(\d+)\s*([-+*])\s*(\d+)\s*=\s*(\d+)")
@@ -61,14 +61,14 @@ _BASE = {}
 
 
 def configuration(*overrides, **values):
-    """Return the configuration with overrides and values of ``pspo``; its scorer needs no model."""
+    """Return the configuration with overrides and values of ``prime``; no model is needed."""
     if overrides not in _BASE:
         scorer = ["step_scorer.model_path=m"]
         _BASE[overrides] = composed(*scorer, *overrides)
     config = _BASE[overrides].copy()
     with open_dict(config):
         for key, value in values.items():
-            OmegaConf.update(config, f"pspo.{key.replace('__', '.')}", value)
+            OmegaConf.update(config, f"prime.{key.replace('__', '.')}", value)
     return config
 
 
