@@ -142,6 +142,32 @@ def test_step_scores_alone_train_policy_and_critic_without_gold_answers(tmp_path
     assert (tmp_path / "run" / "checkpoints" / "global_step_2" / "critic").is_dir()
 
 
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce_plus_plus"])
+def test_verls_own_trainer_learns_from_paid_step_scores(tmp_path, estimator):
+    """The reward manager ``pspo_wrs`` under ``sync``, with estimators of verl's."""
+    save_llama(tmp_path / "prm", seed=3, classes=2)
+    overrides = [
+        "variant=pspo_wrs",
+        "trainer.v1.trainer_mode=sync",
+        "reward.reward_manager.name=pspo_wrs",
+        "prime.verifier.on_failure=zero",
+        f"algorithm.adv_estimator={estimator}",
+        "step_scorer=token_classification",
+        f"step_scorer.model_path={tmp_path}/prm",
+        'prime.steps={delimiters: [";","="]}',
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.actor.ppo_epochs=1",
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=-1",
+        "trainer.test_freq=-1",
+    ]
+    metrics = harness.train(tmp_path, overrides)
+    assert sorted(metrics) == [1, 2]
+    for logged in metrics.values():
+        assert 0 < logged["critic/score/mean"] < 1 and logged["actor/grad_norm"] > 0
+        assert not {name for name in logged if name.startswith(("prime/", "prm/"))}
+
+
 @pytest.mark.vllm
 def test_vllm_agrees_with_the_trainer_while_a_teacher_distills(tmp_path):
     """The teacher is never trained, and in no checkpoint."""

@@ -61,31 +61,27 @@ def test_pspo_with_a_critic_is_paid_at_step_ends(tmp_path):
         "no/step_rm",
         "no.parquet",
         "no.parquet",
-        "pspo.accumulation.reward_position=step_ends",
+        "prime.process.accumulation.reward_position=step_ends",
     ]
     folder = run_shrunk(tmp_path, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", *words)
     metrics = read_metrics(folder / "metrics.jsonl")
     for logged in (metrics[1], metrics[2]):
-        names = (
-            "pspo/n_steps/mean",
-            "pspo/acc",
-            "pspo/step_score",
-            "pspo/chain_score",
-            "pspo/chain_factor",
-        )
+        names = ("prime/steps/mean", "prm/step_score", "prime/chain/score", "prime/chain/factor")
         assert all(
             math.isfinite(logged[name]) for name in (*names, "critic/vf_loss", "actor/pg_loss")
         )
-        assert logged["pspo/reward_failure"] == logged["pspo/dropped"] == 0
-        # What is paid at step ends adds up to the manager's score.
-        assert logged["critic/score/mean"] == pytest.approx(logged["pspo/score"], abs=1e-5)
+        assert "verifier/not_scored" not in logged
+        # What is paid at step ends adds up to the chain's reward.
+        assert logged["prm/reward_sum/mean"] == pytest.approx(
+            logged["prime/chain/reward"], abs=1e-5
+        )
         assert logged["actor/grad_norm"] > 0 and logged["critic/grad_norm"] > 0
         assert undocumented(logged) == []
     # verl's own way: means of the manager's numbers over the validation set.
     validation = {
         name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))
     }
-    assert {"acc", "reward", "n_steps", "chain_score", "reward_failure"} <= validation
+    assert {"acc", "reward", "n_steps", "step_score", "reward_failure"} <= validation
     assert 2 in find_complete_steps(folder / "checkpoints")
     assert list((folder / "checkpoints" / "global_step_2" / "critic").glob("model_world_size_1_*"))
 
