@@ -27,9 +27,9 @@ from prime_ext.methods.steps.settings import StepRewardSettings
 from prime_ext.methods.tokens.settings import TokenSettings
 from prime_ext.methods.turns.settings import TurnSettings
 from prime_ext.methods.variants import VARIANTS, Variant
-from prime_ext.offline_prm.offline_settings import OfflineSettings
 from prime_ext.step_rm.train_settings import StepRMSettings
 from prime_ext.utils.files import write_text
+from prime_ext.verl_adapter.offline_prm.offline_settings import OfflineSettings
 
 CONFIG = Path(__file__).resolve().parents[1] / "prime_ext" / "config"
 LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"

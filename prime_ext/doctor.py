@@ -24,6 +24,7 @@ import psutil
 import torch
 from packaging.specifiers import SpecifierSet
 
+from prime_ext import upstream
 from prime_ext.config.asynchronous import PRIME_MODES
 from prime_ext.config.modules import PLUGIN, VARIABLE
 from prime_ext.preflight.gpu_checks import check_gpu_machine, list_devices
@@ -246,11 +247,9 @@ def _plugin(facts: dict[str, object]) -> Iterable[str]:
             f"{PLUGIN} cannot be imported, which verl hides ({cause}); python -c 'import {PLUGIN}'"
         )
         return
-    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
-    from verl.utils.device import get_device_name
-
-    facts["trainers"] = ", ".join(mode for mode in PRIME_MODES if mode in TRAINER_REGISTRY)
-    facts["device of verl"] = get_device_name()
+    trainers = upstream.list_registered_trainers()
+    facts["trainers"] = ", ".join(mode for mode in PRIME_MODES if mode in trainers)
+    facts["device of verl"] = upstream.get_device_name()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -27,7 +27,8 @@ from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.console import copy_output
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_cluster, check_ray, environment_words, summarize_error
-from prime_ext.run.resume import find_checkpoint, read_identity, refusal
+from prime_ext.run.resume import explain_refusal, find_checkpoint, read_identity
+from prime_ext.upstream import load_main
 from prime_ext.utils.run_store import RunError, RunLock
 
 
@@ -78,8 +79,7 @@ def main() -> None:
     if args.config_path is None:
         sys.argv.insert(1, f"--config-path=pkg://{CONFIG_MODULE}")
 
-    from verl.trainer.main_ppo import main as verl_main
-
+    verl_main = load_main()
     with nullcontext() if config is None else copy_output(config):
         try:
             verl_main()
@@ -117,7 +117,7 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
             problems.append(foreign)
         refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
-        if problem := check_run_folder(config, only_check) or refusal(
+        if problem := check_run_folder(config, only_check) or explain_refusal(
             config, read_identity(config), find_checkpoint(config)
         ):
             raise RunError(problem)

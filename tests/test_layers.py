@@ -16,6 +16,15 @@ def test_the_contracts_of_pyproject_are_kept():
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
-def test_the_root_of_the_package_holds_entry_points_only():
+def test_the_root_of_the_package_holds_few_modules():
     modules = {path.stem for path in (ROOT / "prime_ext").glob("*.py")}
-    assert modules == {"__init__", "__main__", "plugin", "train", "doctor", "extend", "names"}
+    assert modules == {
+        "__init__",
+        "__main__",
+        "plugin",
+        "train",
+        "doctor",
+        "extend",
+        "names",
+        "upstream",
+    }

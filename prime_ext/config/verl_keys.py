@@ -4,7 +4,6 @@
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
@@ -31,6 +30,7 @@ from prime_ext.config.checks import (
     limit_to,
 )
 from prime_ext.config.engines import DTYPE_BYTES
+from prime_ext.upstream import find_stock_configuration
 
 # Read by verl 0.9.1 although neither its YAML files nor its dataclasses have them.
 READ_UNLISTED = {
@@ -397,11 +397,7 @@ def _find_kind(key: str, default: Any) -> Any:
 
 @functools.cache
 def _read_stock() -> Any:
-    from verl.trainer import config
-
-    return OmegaConf.to_container(
-        OmegaConf.load(Path(config.__file__).parent / "_generated_ppo_trainer.yaml")
-    )
+    return OmegaConf.to_container(OmegaConf.load(find_stock_configuration()))
 
 
 def _is_filled(value: Any) -> bool:

@@ -171,7 +171,7 @@ class _Batch:
 
     def keep(self, places: list[int]) -> None:
         """Drop the other rows."""
-        self.rows = [self.rows[place] for place in places]
+        self.rows = [self.rows[position] for position in places]
         index = torch.tensor(places, device=self.mask_BL.device)
         mask_BL = self.mask_BL[index]
         # Drop columns that only removed rows used, or the cache would grow with every request.
@@ -196,7 +196,9 @@ class _Batch:
                 setattr(
                     layer,
                     name,
-                    torch.cat([pad(part, (0, 0, length - part.shape[-2], 0)) for part in parts]),
+                    torch.cat(
+                        [pad(tensor, (0, 0, length - tensor.shape[-2], 0)) for tensor in parts]
+                    ),
                 )
 
 
@@ -346,11 +348,11 @@ class BatchedGenerator:
         length = max(len(row.request.prompt_ids) for row in rows)
         token_BL = torch.full((len(rows), length), self._pad_token_id)
         mask_BL = torch.zeros(len(rows), length, dtype=torch.long)
-        for place, row in enumerate(rows):
+        for position, row in enumerate(rows):
             request = row.request
             n_prompt = len(row.request.prompt_ids)
-            token_BL[place, length - n_prompt :] = torch.as_tensor(list(request.prompt_ids))
-            mask_BL[place, length - n_prompt :] = 1
+            token_BL[position, length - n_prompt :] = torch.as_tensor(list(request.prompt_ids))
+            mask_BL[position, length - n_prompt :] = 1
             row.uniforms = request_uniforms(request.seed, n_prompt, request.max_new_tokens)
         batch = _Batch(rows, mask_BL.to(self.model.device), DynamicCache())
         position_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
@@ -384,14 +386,14 @@ class BatchedGenerator:
             return torch.tensor(values, dtype=dtype, device=logits_BV.device)
 
         early = [
-            place
-            for place, row in enumerate(rows)
+            position
+            for position, row in enumerate(rows)
             if len(row.token_ids) < row.request.min_new_tokens
         ]
         if early:
             logits_BV = logits_BV.clone()
-            for place in early:
-                logits_BV[place, list(rows[place].stop_ids)] = -torch.inf
+            for position in early:
+                logits_BV[position, list(rows[position].stop_ids)] = -torch.inf
         temperature_B = column([request.temperature for request in requests])
         top_k_B = column([request.top_k for request in requests], torch.long)
         top_p_B = column([request.top_p for request in requests])
@@ -402,7 +404,7 @@ class BatchedGenerator:
         log_prob_B = logits_BV.log_softmax(-1).gather(-1, token_B[:, None])[:, 0].double()
 
         kept = []
-        for place, (row, token, log_prob) in enumerate(
+        for position, (row, token, log_prob) in enumerate(
             zip(rows, token_B.tolist(), log_prob_B.tolist(), strict=True)
         ):
             row.token_ids.append(token)
@@ -410,7 +412,7 @@ class BatchedGenerator:
             if reason := row.find_stop_reason():
                 finished[row.ticket] = row.output(reason)
             else:
-                kept.append(place)
+                kept.append(position)
         if not kept:
             return None
         if len(kept) < len(rows):

@@ -94,8 +94,8 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     for name, (kinds, text, words) in _OPTIONS.items():
-        told = f"{text} [{', '.join(kinds)}]".replace("%", "%%")
-        group.add_argument(_flag(name), default=None, help=told, **words)
+        help_text = f"{text} [{', '.join(kinds)}]".replace("%", "%%")
+        group.add_argument(_flag(name), default=None, help=help_text, **words)
 
 
 def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
@@ -117,10 +117,10 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
     """Open a backend by its flags, with underscores; raise ``BackendError`` if they do not fit."""
     if kind not in KINDS:
         raise BackendError(f"--backend {kind} must be one of {', '.join(KINDS)}")
-    given = {
+    chosen = {
         name: value for name, value in options.items() if value is not None and value is not False
     }
-    for name, value in given.items():
+    for name, value in chosen.items():
         kinds, _, words = _OPTIONS[name]
         if kind not in kinds:
             readers = " or ".join(f"--backend {reader}" for reader in kinds)
@@ -129,7 +129,7 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
             )
         if words.get("type") in (int, float) and not value > 0:
             raise BackendError(f"{_flag(name)} {value} must be positive")
-    if kind == "server" and not given.get("base_url"):
+    if kind == "server" and not chosen.get("base_url"):
         raise BackendError(
             "--backend server needs its address: --base-url http://127.0.0.1:8000/v1"
         )
@@ -139,14 +139,14 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
     if kind == "transformers":
         from prime_ext.generate.transformers_backend import TransformersBackend
 
-        return TransformersBackend(model, **given)
+        return TransformersBackend(model, **chosen)
     if kind == "vllm":
         from prime_ext.generate.vllm_backend import VLLMBackend
 
-        return VLLMBackend(model, **given)
+        return VLLMBackend(model, **chosen)
     from prime_ext.generate.server_backend import ServerBackend
 
-    return ServerBackend(model=model, **given)
+    return ServerBackend(model=model, **chosen)
 
 
 def _flag(name: str) -> str:

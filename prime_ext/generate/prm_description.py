@@ -45,10 +45,10 @@ def read_description(model: str) -> dict[str, Any]:
         if value is not None and (
             not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
         ):
-            wanted = (
+            expected = (
                 "a number" if float in kinds else "true or false" if bool in kinds else "a text"
             )
-            raise RunError(f"{file}: {name} must be {wanted}, got {value!r}")
+            raise RunError(f"{file}: {name} must be {expected}, got {value!r}")
     if "beta" in description and not 0 < (description["beta"] or 0) < math.inf:
         raise RunError(f"{file}: beta must be above 0, got {description['beta']}")
     reference = Path(model, description.get("reference") or "")

@@ -55,7 +55,7 @@ class ServerBackend(Backend):
         self.attempts = attempts
         self.timeout = timeout
         self.chat_options = dict(chat_template_kwargs or {})
-        self._wanted = model
+        self._requested_model = model
         self._key = os.environ.get(api_key_env, "") if api_key_env else ""
         if api_key_env and not self._key:
             raise BackendError(
@@ -72,8 +72,8 @@ class ServerBackend(Backend):
             with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:
                 entries = {entry.id: entry.to_dict() for entry in client.models.list().data}
         except openai.APIStatusError as error:
-            if error.status_code in (404, 405) and self._wanted:
-                return {"id": self._wanted}
+            if error.status_code in (404, 405) and self._requested_model:
+                return {"id": self._requested_model}
             raise BackendError(self._hide_key(f"{url} answers with {status_text(error)}")) from None
         except openai.APITimeoutError:
             raise BackendError(f"{url} does not answer in {_LISTING_SECONDS:g} s") from None
@@ -85,24 +85,26 @@ class ServerBackend(Backend):
             raise BackendError(
                 f"{url} is not OpenAI's interface: the answer has no list 'data' of models"
             ) from None
-        if not self._wanted and len(entries) == 1:
+        if not self._requested_model and len(entries) == 1:
             return next(iter(entries.values()))
-        if self._wanted in entries:
-            return entries[self._wanted]
-        asked = (
-            f"does not serve {self._wanted!r}" if self._wanted else "needs a model's name (--model)"
+        if self._requested_model in entries:
+            return entries[self._requested_model]
+        request = (
+            f"does not serve {self._requested_model!r}"
+            if self._requested_model
+            else "needs a model's name (--model)"
         )
         raise BackendError(
-            join_lines(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}")
+            join_lines(f"{self.url} {request}; it serves {', '.join(entries) or 'nothing'}")
         )
 
     def description(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        body: dict[str, Any] = {
             name: self._served[name] for name in ("root", "max_model_len") if name in self._served
         }
         if self.chat_options:
-            told["chat_template_kwargs"] = self.chat_options
-        return {"backend": "server", "model": str(self._served["id"]), **told}
+            body["chat_template_kwargs"] = self.chat_options
+        return {"backend": "server", "model": str(self._served["id"]), **body}
 
     def check(self, requests: Sequence[Request]) -> None:
         # The server checks requests itself; this only checks that there is one.
@@ -238,7 +240,7 @@ def read_completion(completion: Any, request: Request) -> Response:
     ):
         raise ValueError(f"no text, or no reason why it ended (finish_reason), in {str(choice)!r}")
     tokens, prompt_tokens = (
-        getattr(completion.usage, f"{part}_tokens", None) for part in ("completion", "prompt")
+        getattr(completion.usage, f"{kind}_tokens", None) for kind in ("completion", "prompt")
     )
     if reason not in _FINISHES:
         return build_failure(

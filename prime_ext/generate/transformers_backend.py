@@ -33,17 +33,17 @@ class TransformersBackend(LocalBackend):
         **options: Any,
     ) -> None:
         with catch_loading_errors(f"--device {device}"):
-            place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+            target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
             raise BackendError(
                 f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices"
             )
-        super().__init__(model, on_cpu=place.type == "cpu", **options)
+        super().__init__(model, on_cpu=target.type == "cpu", **options)
         with catch_loading_errors(self.path):
             dtype = getattr(torch, self.dtype)
             loaded = AutoModelForCausalLM.from_pretrained(self.path, dtype=dtype, **self.hub)
-            self.model = loaded.eval().requires_grad_(False).to(place)
-        small = place.type == "cpu" and loaded.num_parameters() < _SMALL
+            self.model = loaded.eval().requires_grad_(False).to(target)
+        small = target.type == "cpu" and loaded.num_parameters() < _SMALL
         if small:
             use_one_thread()
         self.batch_size = batch_size or (_BATCH_OF_SMALL if small else _BATCH)
@@ -72,13 +72,13 @@ class TransformersBackend(LocalBackend):
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         # The longest first: too large a batch shows at once, and the last ones are done quickly.
         ordered = sorted(requests, key=lambda request: len(self.ids(request)), reverse=True)
-        asked = {
+        options = {
             self.generator.submit(self._build_request(request)): request for request in ordered
         }
         try:
             while self.generator.has_work:
                 for ticket, output in self.generator.step().items():
-                    yield self._response(asked.pop(ticket), output.token_ids)
+                    yield self._response(options.pop(ticket), output.token_ids)
         except torch.OutOfMemoryError:
             raise BackendError(
                 f"the memory of {self.model.device} does not hold {self.batch_size} responses at a"
@@ -109,7 +109,7 @@ class TransformersBackend(LocalBackend):
 
     def _response(self, request: Request, ids: Sequence[int]) -> Response:
         text = self._decode(ids)
-        ends = [place for stop in request.sampling.stop if (place := text.find(stop)) >= 0]
+        ends = [position for stop in request.sampling.stop if (position := text.find(stop)) >= 0]
         finish = "stop" if ends or (ids and ids[-1] in self.eos) else "length"
         return Response(
             request.key, text[: min(ends, default=None)], len(ids), len(self.ids(request)), finish

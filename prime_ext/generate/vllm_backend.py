@@ -54,8 +54,8 @@ class VLLMBackend(LocalBackend):
         n_devices = torch.cuda.device_count()
         needed = tensor_parallel * (1 if on_cpu else data_parallel)
         if needed > max(1, n_devices):
-            asked = f"--tensor-parallel {tensor_parallel} with --data-parallel {data_parallel}"
-            raise BackendError(f"{asked} needs {needed} GPUs, there are {n_devices}")
+            flags = f"--tensor-parallel {tensor_parallel} with --data-parallel {data_parallel}"
+            raise BackendError(f"{flags} needs {needed} GPUs, there are {n_devices}")
         super().__init__(model, on_cpu, **options)
         # Of vLLM's AsyncEngineArgs.
         self.arguments: dict[str, Any] = {

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The command ``python -m prime_ext.offline_prm``."""

@@ -130,18 +130,18 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
         lines.append(f"{name}: {text:,}{note}" if isinstance(text, int) else f"{name}: {text}")
     columns = list(plan["memory"]["policy"])
     # Sizes of tiny models in GiB would all be 0.00.
-    small = max(part["working"] for part in plan["memory"].values()) < GIB
+    small = max(entry["working"] for entry in plan["memory"].values()) < GIB
     unit, size_of = ("MiB", 2**20) if small else ("GiB", GIB)
     lines += ["", f"{unit} per device " + "".join(f"{column:>12}" for column in columns)]
-    for name, part in plan["memory"].items():
+    for name, entry in plan["memory"].items():
         lines.append(
-            f"{name:<15}" + "".join(f"{part[column] / size_of:>12.2f}" for column in columns)
+            f"{name:<15}" + "".join(f"{entry[column] / size_of:>12.2f}" for column in columns)
         )
     engine = ", ".join(f"{name} {size / size_of:.2f}" for name, size in plan["rollout"].items())
     lines.append(f"rollout engine: {engine}; working: the parts to its left in the largest pass")
     lines += ["", f"peak of each part of a step, {unit} per device"]
     for name, parts in plan["phases"].items():
-        terms = " + ".join(f"{size / size_of:.2f} {part}" for part, size in parts.items() if size)
+        terms = " + ".join(f"{size / size_of:.2f} {entry}" for entry, size in parts.items() if size)
         lines.append(f"  {name:<16}{sum(parts.values()) / size_of:>8.2f} = {terms}")
     lines.append("")
     size = plan["device_bytes"]
@@ -168,15 +168,15 @@ def plan_run(config: DictConfig, device_bytes: float | None) -> dict[str, Any]:
     )
     cpu = config.trainer.device == "cpu"
     process = PROCESS_BYTES["cpu" if cpu else "cuda"]
-    idle = sum(part["idle"] for part in memory.values())
+    idle = sum(entry["idle"] for entry in memory.values())
     generates = sum(rollout.values())
     awake = {"process": process, "models that wait": idle, "rollout engine": generates}
     phases = {"rollout": awake} if trainers_generate(config) else {}
-    for name, part in memory.items():
+    for name, entry in memory.items():
         phases[name] = {
             "process": process,
-            "models that wait": idle - part["idle"],
-            "working": part["working"],
+            "models that wait": idle - entry["idle"],
+            "working": entry["working"],
         }
         if "rollout" in phases and not config.actor_rollout_ref.rollout.free_cache_engine:
             phases[name]["rollout engine"] = generates
@@ -194,7 +194,7 @@ def plan_run(config: DictConfig, device_bytes: float | None) -> dict[str, Any]:
     gathered = max((pass_memory(each)["gathered"] for each in targets), default=0.0)
     phases["policy"]["targets of its loss"] = loaded + logits + gathered
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
-    highest, most = max(peaks.items(), key=lambda part: part[1])
+    highest, most = max(peaks.items(), key=lambda entry: entry[1])
     if device_bytes is not None and most > device_bytes:
         needs = (
             f"the part {highest!r} needs about {most / GIB:.3g} GiB of a device's"

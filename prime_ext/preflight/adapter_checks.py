@@ -36,15 +36,17 @@ def check_adapter(key: str, model: Any) -> Iterable[str]:
         targets = adapter.get("target_modules")
         excluded = adapter.get("exclude_modules")
     targets, excluded = (
-        OmegaConf.to_container(one) if OmegaConf.is_config(one) else one
-        for one in (targets, excluded)
+        OmegaConf.to_container(modules) if OmegaConf.is_config(modules) else modules
+        for modules in (targets, excluded)
     )
     if targets in ("all-linear", None):
         # peft leaves the output layer out.
         return
     names, tied = _read_modules(folder, bool(model.trust_remote_code))
     chosen = [name for name in names if _matches(name, targets) and not _matches(name, excluded)]
-    unknown = [one for one in _list(targets) if not any(_matches(name, [one]) for name in names)]
+    unknown = [
+        target for target in _list(targets) if not any(_matches(name, [target]) for name in names)
+    ]
     if not chosen or (unknown and not isinstance(targets, str)):
         known = sorted({name.rpartition(".")[2] for name in names})
         what = f"{where}={targets}" if where.endswith("modules") else f"target_modules of {where}"
@@ -65,7 +67,7 @@ def _matches(name: str, targets: Any) -> bool:
     """Return whether peft takes a module for one of the targets."""
     if isinstance(targets, str):
         return re.fullmatch(targets, name) is not None
-    return any(name == one or name.endswith(f".{one}") for one in targets or ())
+    return any(name == suffix or name.endswith(f".{suffix}") for suffix in targets or ())
 
 
 def _read_modules(folder: Path, remote_code: bool) -> tuple[list[str], bool]:

@@ -19,6 +19,7 @@ from prime_ext.tasks.rl_rows import (
     load_tokenizer,
     row_faults,
 )
+from prime_ext.upstream import load_tools
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 from prime_ext.utils.text_tokens import find_unread_option
 
@@ -103,8 +104,10 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
             return None
     if not has_tokenizer(folder):
         return None
-    own = {"chat_template": model.custom_chat_template} if model.get("custom_chat_template") else {}
-    tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code, **own)
+    template = (
+        {"chat_template": model.custom_chat_template} if model.get("custom_chat_template") else {}
+    )
+    tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code, **template)
     options: Any = OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True)
     if (unread := find_unread_option(tokenizer, options)) is not None:
         raise SourceError(
@@ -136,10 +139,8 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
 
 def _tool_schemas(turns: DictConfig) -> list[Any]:
     """Return the schemas of an agent loop's tools; none where another check refuses them."""
-    from verl.tools.tool_registry import load_all_tools
-
     try:
-        tools = load_all_tools(turns.get("tool_config_path"), turns.get("function_tool_path"))
+        tools = load_tools(turns.get("tool_config_path"), turns.get("function_tool_path"))
     except Exception:
         return []
     return [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in tools]
@@ -181,22 +182,25 @@ def _check_file(
     except SourceError as error:
         return [f"{named}: {error}"], 0
     if faulty:
-        number, said = faulty[0]
+        number, problem = faulty[0]
         problems.append(
-            f"{named} row {number}{f' and {len(faulty) - 1:,} more' if faulty[1:] else ''}: {said}"
+            f"{named} row {number}{f' and {len(faulty) - 1:,} more' if faulty[1:] else ''}:"
+            f" {problem}"
         )
     elif not lengths:
         problems.append(f"{named} has no rows")
     long = [length for length in lengths if length > data.max_prompt_length]
-    said = (
+    problem = (
         f"{len(long):,} of {len(lengths):,} prompts are longer than"
         f" data.max_prompt_length={data.max_prompt_length}"
     )
     if long and data.filter_overlong_prompts:
-        print(f"prime_ext: {named}: {said} and left out (data.filter_overlong_prompts)", flush=True)
+        print(
+            f"prime_ext: {named}: {problem} and left out (data.filter_overlong_prompts)", flush=True
+        )
     elif long:
         remedy = "raise it, or leave them out with data.filter_overlong_prompts=true"
-        problems.append(f"{named}: {said} (up to {max(long):,} tokens); {remedy}")
+        problems.append(f"{named}: {problem} (up to {max(long):,} tokens); {remedy}")
     return problems, len(lengths) + len(faulty) - len(long)
 
 

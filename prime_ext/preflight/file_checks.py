@@ -203,9 +203,9 @@ def _check_patterns(
     for pattern in sources:
         if not any(fnmatch.fnmatchcase(name.lower(), str(pattern).lower()) for name in names):
             yield f"{section}.sources.{pattern} matches {rows}; correct it, or leave it out"
-    own = set(TASKS) - BUILT_IN
+    own_tasks = set(TASKS) - BUILT_IN
     idle = find_idle_verifiers(names)
-    if config.modules and own and len(idle) == len(own):
+    if config.modules and own_tasks and len(idle) == len(own_tasks):
         yield f"modules={list(config.modules)}: {'; '.join(idle)}; correct the pattern or the data"
 
 
@@ -267,10 +267,10 @@ def _try_reward_function(config: DictConfig, first: Mapping[str, tuple[str, Any]
             )
         label = config.prime.label_key if "prime" in config else "score"
         if isinstance(result, Failure):
-            said = (result.detail.strip().splitlines() or [""])[-1]
+            detail = (result.detail.strip().splitlines() or [""])[-1]
             yield (
                 f"{key}: {function.name} of {function.path} fails on the first row of {where}:"
-                f" {said}"
+                f" {detail}"
             )
         elif label not in result:
             yield (
@@ -325,11 +325,15 @@ def _check_numbers(key: str, folder: Path) -> Iterable[str]:
         try:
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():
-                    part = tensors.get_slice(name)
-                    rows = part.get_shape()[:1]
+                    slices = tensors.get_slice(name)
+                    rows = slices.get_shape()[:1]
                     whole = not few or not rows or rows[0] <= 2 * _ROWS
-                    parts = [tensors.get_tensor(name)] if whole else [part[:_ROWS], part[-_ROWS:]]
-                    if not all(one.isfinite().all() for one in parts if one.is_floating_point()):
+                    parts = (
+                        [tensors.get_tensor(name)] if whole else [slices[:_ROWS], slices[-_ROWS:]]
+                    )
+                    if not all(
+                        tensor.isfinite().all() for tensor in parts if tensor.is_floating_point()
+                    ):
                         yield f"{key}: {name} in {file} has NaN or infinity; take another copy"
                         return
         except (SafetensorError, OSError) as error:

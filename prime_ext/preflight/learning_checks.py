@@ -84,7 +84,7 @@ def _check_contents(config: DictConfig, section: str) -> Iterable[str]:
         "save_contents": CONTENTS if saves else (),
     }
     for name, contents in (("save_contents", saved), ("load_contents", loaded)):
-        missing = [one for one in needed[name] if one not in contents]
+        missing = [content for content in needed[name] if content not in contents]
         if missing:
             yield (
                 f"{section}.checkpoint.{name}={contents} lacks {', '.join(missing)}, without which"

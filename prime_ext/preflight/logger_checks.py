@@ -42,7 +42,9 @@ def check_loggers(config: DictConfig) -> Iterable[str]:
             )
         elif name == "swanlab" and not _knows_swanlab():
             yield f"{key}, and no key of it is here; set SWANLAB_API_KEY, or SWANLAB_MODE=local"
-        elif missing := [one for one in _VARIABLES.get(name, ()) if not os.environ.get(one)]:
+        elif missing := [
+            variable for variable in _VARIABLES.get(name, ()) if not os.environ.get(variable)
+        ]:
             yield f"{key}, which needs the variables {', '.join(missing)}; set them"
 
 

@@ -23,6 +23,7 @@ from prime_ext.config.engines import (
 )
 from prime_ext.preflight.learning_checks import ACTOR, CRITIC, PRM
 from prime_ext.preflight.prm_checks import has_adapter
+from prime_ext.upstream import resolve_agent_path
 
 MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
@@ -67,8 +68,8 @@ def check_names(config: DictConfig) -> Iterable[str]:
         by_file = config.reward.reward_manager.source != "register"
         if name is None or (key == "reward.reward_manager.name" and by_file):
             continue
-        own = agents if key == _AGENT_LOOP else ()
-        yield from check_name(key, name, {*own, *pkgutil.resolve_name(registry)})
+        user_agents = agents if key == _AGENT_LOOP else ()
+        yield from check_name(key, name, {*user_agents, *pkgutil.resolve_name(registry)})
 
 
 def list_agents(config: DictConfig) -> set[str]:
@@ -85,11 +86,9 @@ def read_own_agents(config: DictConfig) -> set[str]:
     if not path:
         return set()
     where = f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path}"
-    from verl.experimental.agent_loop.utils import resolve_config_path
-
     names = set()
     try:
-        entries: Any = OmegaConf.load(resolve_config_path(path))
+        entries: Any = OmegaConf.load(resolve_agent_path(path))
         for entry in entries:
             pkgutil.resolve_name(entry["_target_"])
             names.add(str(entry["name"]))
@@ -314,11 +313,11 @@ def _check_batches(config: DictConfig, section: str, parallel: int) -> Iterable[
         batch = (
             f"the {prompts} prompts of an update (data.train_batch_size over parameter_sync_step)"
         )
-    own: Any = OmegaConf.select(config, section)
+    override: Any = OmegaConf.select(config, section)
     prefix = "" if section == PRM else "ppo_"
-    mini_batch = own[f"{prefix}mini_batch_size"]
+    mini_batch = override[f"{prefix}mini_batch_size"]
     size = f"{prefix}micro_batch_size_per_gpu"
-    micro = None if own.use_dynamic_bsz else own[size]
+    micro = None if override.use_dynamic_bsz else override[size]
     key = f"{section}.{prefix}mini_batch_size={mini_batch}"
     together = mini_batch * rollouts
     ranks = max(1, config.trainer.n_gpus_per_node * config.trainer.nnodes // (parallel or 1))
@@ -331,7 +330,7 @@ def _check_batches(config: DictConfig, section: str, parallel: int) -> Iterable[
             f"{key} times rollout.n={rollouts} is {together}, which do not divide over {ranks}"
             " data-parallel ranks"
         )
-    elif not micro and not own.use_dynamic_bsz:
+    elif not micro and not override.use_dynamic_bsz:
         yield f"{section}.{size} is not set; set it, or {section}.use_dynamic_bsz=true"
     elif micro and (together // ranks) % micro:
         yield (
@@ -349,10 +348,10 @@ def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) 
         tokens = OmegaConf.select(config, key)
         if not isinstance(tokens, int) or tokens * ranks < longest:
             shared = f" times ulysses_sequence_parallel_size={ranks}" if ranks > 1 else ""
-            wanted = f"data.max_prompt_length + data.max_response_length = {longest}"
+            expected = f"data.max_prompt_length + data.max_response_length = {longest}"
             yield (
-                f"{key}={tokens}{shared} is less than {wanted}; set it to {-(-longest // ranks)} or"
-                " more"
+                f"{key}={tokens}{shared} is less than {expected}; set it to"
+                f" {-(-longest // ranks)} or more"
             )
 
 

@@ -9,6 +9,7 @@ from prime_ext.methods.prm_settings import PRMSettings
 from prime_ext.methods.settings import PrimeSettings
 from prime_ext.names import compares_rollouts, list_estimators
 from prime_ext.preflight.machine import check_name
+from prime_ext.upstream import list_registered_estimators
 
 # Estimators that verl's V1 trainer names but gives less than they need.
 NOT_IN_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
@@ -38,12 +39,10 @@ def check_rewards(
 
 def check_estimator(key: str, name: str, ours: Iterable[str] = ()) -> Iterable[str]:
     """Check that an estimator is ``ours``, or one of verl's that its trainer can call."""
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
-
     if name in NOT_IN_V1:
         yield f"{key}={name} needs more than verl's V1 trainer gives it; choose another"
     else:
-        yield from check_name(key, name, {*ours, *ADV_ESTIMATOR_REGISTRY} - {*NOT_IN_V1})
+        yield from check_name(key, name, {*ours, *list_registered_estimators()} - {*NOT_IN_V1})
 
 
 def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from prime_ext import upstream
 from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.step_scorer_settings import scorer_section
 from prime_ext.utils.run_store import RunError
@@ -63,9 +64,7 @@ def check_cluster(config: DictConfig) -> Iterable[str]:
     named = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
     if named == "local":
         return
-    from ray._private.utils import read_ray_address
-
-    left = read_ray_address(config.ray_kwargs.ray_init.get("_temp_dir"))
+    left = upstream.read_left_address(config.ray_kwargs.ray_init.get("_temp_dir"))
     if not left:
         return
     if problem := _try_connect(left):
@@ -110,20 +109,12 @@ def _match_token(address: str) -> Iterable[str]:
         problem = f"that of {source} is not the cluster's"
     else:
         if not mode:
-            _turn_tokens_on()
+            upstream.turn_tokens_on()
         return
     yield (
         f"the Ray cluster at {address} needs its token, and {problem}; set RAY_AUTH_MODE=token, and"
         " RAY_AUTH_TOKEN_PATH to the file with its token (docs/how_to/multi_node.md)"
     )
-
-
-def _turn_tokens_on() -> None:
-    """Let Ray send its token, in this process too, which may have read Ray's settings before."""
-    from ray._raylet import Config  # type: ignore[attr-defined]
-
-    os.environ["RAY_AUTH_MODE"] = "token"
-    Config.initialize("")
 
 
 def _read_token() -> tuple[str, str]:
@@ -159,8 +150,11 @@ def environment_words(config: DictConfig, environment: Mapping[str, str]) -> lis
     if find_address(config) is None:
         return []
     configured = (config.ray_kwargs.ray_init.get("runtime_env") or {}).get("env_vars") or {}
-    given = {name: value for name, value in environment.items() if value and _NAMES.fullmatch(name)}
-    variables = {name: value for name, value in given.items() if name not in configured}
+    variables = {
+        name: value
+        for name, value in environment.items()
+        if value and _NAMES.fullmatch(name) and name not in configured
+    }
     for name in _PATHS:
         if name in variables:
             variables[name] = str(Path(variables[name]).expanduser().absolute())
@@ -270,17 +264,17 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
     if sum(cpus) < needed:
         raise RunError(f"Ray has {sum(cpus):g} logical CPUs, and {purpose}; {more}")
     ranks = config.trainer.n_gpus_per_node
-    wanted = config.trainer.nnodes
+    expected = config.trainer.nnodes
     enough = sum(count >= CPUS_PER_RANK * ranks for count in cpus)
-    if enough < wanted:
+    if enough < expected:
         raise RunError(
             f"{enough} of {len(cpus)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl"
             f" reserves for the {ranks} ranks of a node (trainer.n_gpus_per_node), and"
-            f" trainer.nnodes={wanted}; {more}"
+            f" trainer.nnodes={expected}; {more}"
         )
     scorer = scorer_section(config)
     extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind != "server" else 0.0
-    if extra and sum(count >= ranks + extra for count in gpus) < wanted:
+    if extra and sum(count >= ranks + extra for count in gpus) < expected:
         raise RunError(
             f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer"
             f" wants step_scorer.actor.num_gpus={extra:g} on each besides"
@@ -306,5 +300,5 @@ def summarize_error(error: BaseException) -> str:
     head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     # The later lines in which Ray names a dead process, and Hydra a section, help a user.
     where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
-    said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
-    return said[:_LONGEST].rstrip(": ")
+    message = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
+    return message[:_LONGEST].rstrip(": ")

@@ -98,7 +98,9 @@ def read_identity(config: DictConfig) -> Identity:
 
 def _digest_model(path: Any, patterns: Iterable[str]) -> list[str]:
     folder = Path(str(path)).expanduser()
-    files = sorted({file for one in patterns for file in folder.glob(one) if file.is_file()})
+    files = sorted(
+        {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
+    )
     return [str(folder), digest_files(files or [folder])]
 
 
@@ -154,7 +156,7 @@ def find_checkpoint(config: DictConfig) -> Path | None:
     return folder
 
 
-def refusal(config: DictConfig, identity: Identity, checkpoint: Path | None) -> str:
+def explain_refusal(config: DictConfig, identity: Identity, checkpoint: Path | None) -> str:
     """Return why a run must not resume from a checkpoint; empty if it may.
 
     Whoever names the checkpoint may change what a resumed run follows, but nothing that it would

@@ -61,10 +61,10 @@ def make_dataset(task: str, parameters: str, seed: int = 0, size: int = 1) -> An
     """Return a task's data set; ``parameters`` is a literal. Raises whatever the library raises."""
     from reasoning_gym.factory import create_dataset
 
-    own = {
+    task_settings = {
         key: value for key, value in ast.literal_eval(parameters).items() if key not in OF_VERIFIER
     }
-    return create_dataset(task, seed=seed, size=size, **own)
+    return create_dataset(task, seed=seed, size=size, **task_settings)
 
 
 # For scores only, as drawing a problem may change a data set.
@@ -215,7 +215,9 @@ class GymVerifier:
         return [_verdict(future.result()) for future in started]
 
 
-def _verdict(said: Verdict | Failure) -> Verdict:
+def _verdict(result: Verdict | Failure) -> Verdict:
     return (
-        grader_failed(said.outcome, None, 0.0, said.detail) if isinstance(said, Failure) else said
+        grader_failed(result.outcome, None, 0.0, result.detail)
+        if isinstance(result, Failure)
+        else result
     )

@@ -155,7 +155,7 @@ class GuardedRunMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
         folder = resume.find_checkpoint(self.config)
-        if problem := resume.refusal(self.config, self._identity, folder):
+        if problem := resume.explain_refusal(self.config, self._identity, folder):
             raise RunError(problem)
         if trainer.resume_mode == "auto":
             # verl would look into its tracker, which may be half-written.

@@ -24,13 +24,13 @@ def count_nodes(address: str) -> int:
 
 def main() -> None:
     address = sys.argv[1]
-    wanted = int(sys.argv[2])
+    expected = int(sys.argv[2])
     seconds = float(sys.argv[3])
     end = time.monotonic() + seconds
-    while (count := count_nodes(address)) < wanted:
+    while (count := count_nodes(address)) < expected:
         if time.monotonic() > end:
             raise SystemExit(
-                f"wait_for_nodes: {count} of {wanted} nodes came to {address} in {seconds:g} s"
+                f"wait_for_nodes: {count} of {expected} nodes came to {address} in {seconds:g} s"
             )
         time.sleep(1.0)
 

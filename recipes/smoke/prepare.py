@@ -20,11 +20,11 @@ import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedModel
 
 from prime_ext.config.engines import text_config
-from prime_ext.offline_prm.offline_settings import STEP_LOSS
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_atomically, write_json_lines
+from prime_ext.verl_adapter.offline_prm.offline_settings import STEP_LOSS
 from recipes.agent.calculator_task import MARKS
 from recipes.agent.calculator_task import build_tokenizer as build_agent_tokenizer
 from recipes.pspo_wrs.pspo_data import generate_problems, label_chains

@@ -8,7 +8,7 @@ WORK_DIR`` with the variables of a torchrun rank.
 from gloo_ranks import finish
 from tiny_prm import overrides
 
-from prime_ext.offline_prm.__main__ import compose, load
+from prime_ext.verl_adapter.offline_prm.program import compose, load
 
 SMALL = {"data.val_fraction": 0, "optim.override_optimizer_config": "{eps: 1e-3}"}
 RUNS = {
@@ -27,7 +27,7 @@ def main(model, responses, steps, work_dir):
     for name, more in RUNS.items():
         data = steps if "step" in name else responses
         config, settings = compose(overrides(model, data, work_dir, **SMALL, **more))
-        from prime_ext.offline_prm.trainer import OfflineTrainer
+        from prime_ext.verl_adapter.offline_prm.trainer import OfflineTrainer
 
         trainer = OfflineTrainer(config, settings, *load(settings))
         metrics = [trainer.train_step(groups) for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2])]

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from tiny_llama import byte_tokenizer
 
 from prime_ext.algorithms.implicit_reward import prefix_values
-from prime_ext.offline_prm.batches import (
+from prime_ext.prm.fields import ROW, WEIGHT
+from prime_ext.utils.rows import SourceError
+from prime_ext.utils.text_tokens import TextEncoder
+from prime_ext.verl_adapter.offline_prm.batches import (
     TokenRow,
     build_batch,
     drop_cut_responses,
@@ -19,11 +22,8 @@ from prime_ext.offline_prm.batches import (
     encode_prompts,
     epoch_batches,
 )
-from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
-from prime_ext.offline_prm.losses import step_loss
-from prime_ext.prm.fields import ROW, WEIGHT
-from prime_ext.utils.rows import SourceError
-from prime_ext.utils.text_tokens import TextEncoder
+from prime_ext.verl_adapter.offline_prm.labeled_responses import Example, PromptGroup
+from prime_ext.verl_adapter.offline_prm.losses import step_loss
 
 ENCODER = TextEncoder(byte_tokenizer(None))
 

@@ -10,11 +10,11 @@ from tiny_prm import overrides, response_rows, save_tiny_model, write_jsonl
 
 import prime_ext.config
 from prime_ext.config.checks import read
-from prime_ext.offline_prm.__main__ import compose, main
-from prime_ext.offline_prm.labeled_responses import read_data
-from prime_ext.offline_prm.offline_settings import LossSettings
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunLock
+from prime_ext.verl_adapter.offline_prm.labeled_responses import read_data
+from prime_ext.verl_adapter.offline_prm.offline_settings import LossSettings
+from prime_ext.verl_adapter.offline_prm.program import compose, main
 
 DEFAULTS = OmegaConf.to_container(
     OmegaConf.load(Path(prime_ext.config.__file__).parent / "offline_prm_settings.yaml").prm

@@ -30,9 +30,9 @@ from recipe_calls import (
 from prime_ext import doctor
 from prime_ext.config.compose import compose_config
 from prime_ext.config.verl_keys import UNREAD
-from prime_ext.offline_prm.__main__ import compose as compose_offline
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.run.ray_cluster import check_ray
+from prime_ext.verl_adapter.offline_prm.program import compose as compose_offline
 from recipes.prime import code_rows
 from recipes.pspo_wrs.pspo_data import LABELS as LABELERS
 from recipes.smoke.prepare import overrides as shrink

@@ -7,7 +7,7 @@ import pytest
 
 from prime_ext.config.compose import compose_config
 from prime_ext.run.checkpoint import mark_complete
-from prime_ext.run.resume import find_checkpoint, read_identity, refusal
+from prime_ext.run.resume import explain_refusal, find_checkpoint, read_identity
 
 OPTIM = "actor_rollout_ref.actor.optim"
 LORA = "actor_rollout_ref.model.lora_rank=8"
@@ -41,7 +41,7 @@ def save(config, ranks=1, names=("actor", "prm", "policy_average")):
 
 
 def ask(config):
-    return refusal(config, read_identity(config), find_checkpoint(config))
+    return explain_refusal(config, read_identity(config), find_checkpoint(config))
 
 
 def named(folder, *words):

@@ -46,7 +46,7 @@ _INVERSES = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"}
 _COUNTS = {"C": "binom", "nCr": "binom", "ncr": "binom"}
 _COUNTS |= {"P": "permutations", "nPr": "permutations", "npr": "permutations"}
 ZERO: Expression = ("number", Fraction(0))
-ONE: Expression = ("number", Fraction(1))
+NUMBER_ONE: Expression = ("number", Fraction(1))
 _END = Token("end", "")
 
 # Patterns of tokens, each with a space after it.
@@ -284,7 +284,7 @@ class _Parser:
 
     def unit_vector(self, name: str) -> Expression:
         self.unit_vectors.add(name)
-        return ("vector", ("(", ")", 0), *(ONE if name == axis else ZERO for axis in "ijk"))
+        return ("vector", ("(", ")", 0), *(NUMBER_ONE if name == axis else ZERO for axis in "ijk"))
 
     def number(self, text: str) -> Expression:
         if text.count(".") > 1 or len(text) > MAX_DIGITS:
@@ -638,6 +638,6 @@ def _count_bits(value: Fraction) -> int:
 def walk(tree: Expression) -> list[Expression]:
     """Return an expression and all its parts."""
     parts = [tree]
-    for part in parts:
-        parts += [operand for operand in part[1:] if isinstance(operand, tuple)]
+    for factor in parts:
+        parts += [operand for operand in factor[1:] if isinstance(operand, tuple)]
     return parts

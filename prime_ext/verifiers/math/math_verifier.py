@@ -19,7 +19,7 @@ from prime_ext.verifiers.math.structure import read
 from prime_ext.verifiers.verdict import Outcome, Verdict
 from prime_ext.verifiers.worker_pool import DEFAULT_POOL, Failure, WorkerPool
 
-_Said = tuple[str, str] | Failure
+_Answer = tuple[str, str] | Failure
 _SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
 
 
@@ -123,16 +123,16 @@ class MathVerifier:
             except Exception as error:
                 decided.set_exception(error)
 
-        def ask(candidate: str, then: Callable[[_Said], None]) -> None:
+        def ask(candidate: str, then: Callable[[_Answer], None]) -> None:
             future = self._pool.submit(_judge, gold, candidate, time_limit=self._time_limit)
             decided.add_done_callback(lambda _: future.cancel())
             future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
 
-        def settle_or_blame(said: _Said) -> None:
-            if isinstance(said, tuple):
-                return settle(*said)
-            failed = (said.outcome, said.detail)
-            too_complex = ("wrong", f"too complex: {said.detail}")
+        def settle_or_blame(result: _Answer) -> None:
+            if isinstance(result, tuple):
+                return settle(*result)
+            failed = (result.outcome, result.detail)
+            too_complex = ("wrong", f"too complex: {result.detail}")
             ask("0", lambda of_gold: settle(*(too_complex if type(of_gold) is tuple else failed)))
 
         if answer is None:

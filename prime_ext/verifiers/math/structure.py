@@ -360,17 +360,17 @@ def _read_interval(sides: list[Tokens], relation: Relation, depth: int) -> Group
         return None
     if places not in ([1], [len(sides) - 2]):
         return None
-    (place,) = places
-    low = read_answer(sides[place - 1], depth) if place else MINUS_INFINITY
-    high = read_answer(sides[place + 1], depth) if sides[place + 1 :] else INFINITY
-    name = names[place].text
+    (position,) = places
+    low = read_answer(sides[position - 1], depth) if position else MINUS_INFINITY
+    high = read_answer(sides[position + 1], depth) if sides[position + 1 :] else INFINITY
+    name = names[position].text
     if not all(
         isinstance(bound, Leaf) and bound.tree and ("symbol", name) not in walk(bound.tree)
         for bound in (low, high)
     ):
         return None
-    left = "[" if place and closed[place - 1] else "("
-    right = "]" if closed[place:] == (True,) else ")"
+    left = "[" if position and closed[position - 1] else "("
+    right = "]" if closed[position:] == (True,) else ")"
     return Group("interval", (low, high), left, right, name=name, relation=relation)
 
 

@@ -83,7 +83,7 @@ _LONG_NAMES = [
 ]  # fmt: skip
 _POWER = re.compile(r"\^ (?:\{ )?(-?) ?([1-4]) (?:\} )?|(squared|cubed) ")
 _LOWER_SYMBOLS = {
-    one.lower(): one for one in "km cm mm kg mg mL kW kWh kHz MHz GHz kJ kPa Hz Pa".split()
+    unit.lower(): unit for unit in "km cm mm kg mg mL kW kWh kHz MHz GHz kJ kPa Hz Pa".split()
 }
 SCALES = {
     **{"dozen": 12, "score": 20, "hundred": 100, "gross": 144, "k": 1000, "thousand": 1000},
@@ -160,9 +160,9 @@ class Unit:
 def find_base(name: str) -> tuple[Fraction, str] | None:
     """Return factor and base of the name or symbol of a unit, or None."""
     lower = name.lower()
-    for one in (name, lower, lower.removesuffix("s"), lower.removesuffix("es")):
-        if one in _NAMES and (len(one) > 1 or one == name):
-            return _NAMES[one]
+    for candidate in (name, lower, lower.removesuffix("s"), lower.removesuffix("es")):
+        if candidate in _NAMES and (len(candidate) > 1 or candidate == name):
+            return _NAMES[candidate]
     for symbol in (name, _LOWER_SYMBOLS.get(lower, "")):
         for prefix, exponent in _PREFIXES.items():
             if symbol.startswith(prefix) and symbol[len(prefix) :] in _SYMBOLS:

@@ -51,7 +51,7 @@ def read_form(tokens: Tokens) -> Leaf | None:
     """Read dates, times and codes, whose digits and signs are not arithmetic."""
     bare = "".join(token.text for token in tokens).lower()
     if (match := _DATE.fullmatch(bare)) and int(match[2]) < 13 and int(match[3]) < 32:
-        return Leaf("-".join(str(int(part)) for part in match.groups()))
+        return Leaf("-".join(str(int(group)) for group in match.groups()))
     if _CODE.fullmatch(bare) and not any(token.space for token in tokens[1:]):
         return Leaf(bare)
     if (match := _CLOCK.fullmatch(bare)) and (match[2] or match[3]):

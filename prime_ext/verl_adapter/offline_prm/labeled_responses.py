@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.names import PRM_LOSSES
-from prime_ext.offline_prm.offline_settings import LossSettings
 from prime_ext.utils.fields import Row, get_list, get_prompt, get_texts, parse_rows, show_value
 from prime_ext.utils.rows import BadRow
 from prime_ext.utils.text_tokens import Prompt, join_steps, wrap_prompt
+from prime_ext.verl_adapter.offline_prm.offline_settings import LossSettings
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,6 @@ from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import name_all_ranks
-from prime_ext.offline_prm.batches import (
-    TokenRow,
-    build_batch,
-    encode,
-    epoch_batches,
-    prepare_groups,
-    steps_per_epoch,
-)
-from prime_ext.offline_prm.labeled_responses import PromptGroup
-from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
-from prime_ext.offline_prm.offline_settings import OfflineSettings, check_warmup
 from prime_ext.prm.fields import (
     LABEL,
     OFFSET,
@@ -41,6 +30,22 @@ from prime_ext.prm.loss import PRMLoss
 from prime_ext.run.checkpoint import mark_incomplete, prune
 from prime_ext.run.training_runs import Checkpoints, checkpoint_step
 from prime_ext.utils.text_tokens import TextEncoder
+from prime_ext.verl_adapter.offline_prm.batches import (
+    TokenRow,
+    build_batch,
+    encode,
+    epoch_batches,
+    prepare_groups,
+    steps_per_epoch,
+)
+from prime_ext.verl_adapter.offline_prm.labeled_responses import PromptGroup
+from prime_ext.verl_adapter.offline_prm.losses import (
+    STEP_LABEL,
+    STEP_WEIGHT,
+    StepLoss,
+    validation_metrics,
+)
+from prime_ext.verl_adapter.offline_prm.offline_settings import OfflineSettings, check_warmup
 from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
 _SHOWN = ("train/loss", "train/pair_accuracy", "val/pair_accuracy")

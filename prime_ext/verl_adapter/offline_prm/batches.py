@@ -10,11 +10,11 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
-from prime_ext.offline_prm.offline_settings import OfflineSettings
 from prime_ext.prm.fields import ROW
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TextError
+from prime_ext.verl_adapter.offline_prm.labeled_responses import Example, PromptGroup
+from prime_ext.verl_adapter.offline_prm.offline_settings import OfflineSettings
 
 
 @dataclass(frozen=True)

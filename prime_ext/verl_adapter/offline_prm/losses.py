@@ -9,10 +9,10 @@ from tensordict import TensorDict
 
 from prime_ext.algorithms.implicit_reward import log_ratio, prefix_values
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, count_pairs
-from prime_ext.offline_prm.batches import TokenRow
-from prime_ext.offline_prm.offline_settings import LossSettings
 from prime_ext.prm.fields import REFERENCE_LOG_PROBS
 from prime_ext.prm.loss import PRMLoss, pad_responses
+from prime_ext.verl_adapter.offline_prm.batches import TokenRow
+from prime_ext.verl_adapter.offline_prm.offline_settings import LossSettings
 
 # One value per response token.
 STEP_LABEL = "prm_step_label"

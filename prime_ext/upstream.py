@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions that checks and commands ask the installed verl and Ray; each imports them when asked.
+
+All else that knows verl is in :mod:`prime_ext.verl_adapter`.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def find_stock_configuration() -> Path:
+    """Return the file with all keys of verl's trainers and their defaults."""
+    from verl.trainer import config
+
+    return Path(config.__file__).parent / "_generated_ppo_trainer.yaml"
+
+
+def list_registered_estimators() -> set[str]:
+    """Return the advantage estimators in verl's registry."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+    return set(ADV_ESTIMATOR_REGISTRY)
+
+
+def list_registered_trainers() -> set[str]:
+    """Return the modes in the registry of verl's V1 trainers."""
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+
+    return set(TRAINER_REGISTRY)
+
+
+def get_device_name() -> str:
+    """Return the kind of device that verl has chosen."""
+    from verl.utils.device import get_device_name
+
+    return get_device_name()
+
+
+def load_tools(config_path: str | None, function_path: str | None) -> list[Any]:
+    """Load an agent loop's tools as verl does. Raises the exceptions of their modules."""
+    from verl.tools.tool_registry import load_all_tools
+
+    return load_all_tools(config_path, function_path)
+
+
+def resolve_agent_path(path: str) -> str:
+    """Return where verl looks for a list of agent loops."""
+    from verl.experimental.agent_loop.utils import resolve_config_path
+
+    return resolve_config_path(path)
+
+
+def load_main() -> Callable[[], None]:
+    """Return the program of verl's trainers."""
+    from verl.trainer.main_ppo import main
+
+    return main
+
+
+def read_left_address(folder: str | None) -> str | None:
+    """Return the address that Ray's last cluster on this machine has left in its folder."""
+    from ray._private.utils import read_ray_address
+
+    return read_ray_address(folder)
+
+
+def turn_tokens_on() -> None:
+    """Let Ray send its token, in this process too, which may have read Ray's settings before."""
+    from ray._raylet import Config  # type: ignore[attr-defined]
+
+    os.environ["RAY_AUTH_MODE"] = "token"
+    Config.initialize("")
