@@ -363,7 +363,7 @@ class Trainer:
             reward_BT = implicit_reward.process_rewards(scores[0], self.settings["prm.beta"])
             reward_BT, _ = normalize_by_batch_max(reward_BT, batch.mask_BT, discount=1.0)
             sources["process"] = RewardSource(reward_BT, batch.mask_BT, weight)
-        return advantage.combine_sources(sources, batch.mask_BT, batch.group_B)[0]
+        return advantage.combine_sources(sources, batch.mask_BT, batch.group_B).advantage_BT
 
     @torch.no_grad()
     def kl_targets(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> Targets:

@@ -6,21 +6,26 @@ filters the prompts; after it verl updates the policy with PPO's loss. PRIME as 
 neither the gate nor the KL coefficients.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from prime_ext.algorithms.advantage import combine_sources
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.methods.kl.settings import KLSettings
 from prime_ext.methods.rollouts import Rollouts, ScoredRollouts
 from prime_ext.methods.settings import PrimeSettings
-from prime_ext.step.reward_sources import combine_rewards
+from prime_ext.step.reward_sources import reward_sources
 from prime_ext.utils.timing import add_seconds
 
 # Names under which the policy's loss finds the models that it is pulled toward.
 PRM_ROLE = "prm"
 AVERAGE_ROLE = "average"
+
+
+class NotFinite(RuntimeError):
+    """An advantage of the policy is NaN or infinite; the message is one line."""
 
 
 class Scorer(Protocol):
@@ -62,8 +67,7 @@ def prime_step(
 ) -> StepResult:
     """Score the rollouts, learn from them, and turn outcome and process rewards into one advantage.
 
-    Raises :class:`prime_ext.step.reward_sources.NotFinite` where an advantage is NaN or
-    infinite.
+    Raises NotFinite.
     """
     # PRIME: r_t = beta * (log pi_prm - log pi_ref). A trained PRM is updated here too, in the order
     # of prm.update_mode.
@@ -72,13 +76,38 @@ def prime_step(
         scored = scorer.score_and_update(rollouts)
     seconds = dict(scored.seconds)
     with add_seconds("prime_advantage", seconds):
+        # Every method pays at its tokens: outcome, process rewards, turns.
+        sources = reward_sources(rollouts, scored, settings, gamma, gae_lambda)
         # The gate weights the PRM by its accuracy on pairs that it has not been trained on.
         weight = gate.update(scored.pairs) if gate is not None else 1.0
-        # For each of outcome, process and turns: rewards minus the leave-one-out baseline, summed
-        # from t on, times the coefficient. A = sum of the three, whitened.
-        advantages = combine_rewards(rollouts, scored, weight, settings, gamma, gae_lambda)
+        # For each source: rewards minus the leave-one-out baseline, summed from t on, times the
+        # coefficient. A = sum of the sources, whitened.
+        advantages = combine_sources(
+            {
+                name: replace(source, coefficient=source.coefficient * weight)
+                if name == "process"
+                else source
+                for name, source in sources.by_name.items()
+            },
+            rollouts.mask_BT,
+            rollouts.group_B,
+            settings.whitening,
+            rollouts.value_BT,
+        )
+        if infinite := advantages.find_infinite(rollouts.mask_BT):
+            # verl would skip this update of the policy, and most likely all later ones.
+            raise NotFinite(
+                f"the advantages of this step are not finite because of {infinite} (prm/loss:"
+                f" {scored.metrics.get('prm/loss')}); nothing of this step was saved. Look at"
+                " prm/grad_norm of the steps before, lower prm.optim.lr, check the weights of"
+                " prm.model.path"
+            )
+        spread = advantages.measure_spread(rollouts.mask_BT)
         coefficients = kl_coefficients(weight, settings)
-    metrics = {**scored.metrics, **advantages.metrics}
+    metrics = {**scored.metrics, **sources.metrics}
+    metrics |= {f"prime/{name}/return_std": value for name, value in spread.items()}
+    if spread.get("outcome", 0.0) > 0 and "process" in spread:
+        metrics["prime/process/return_std_over_outcome"] = spread["process"] / spread["outcome"]
     metrics |= {f"prime/kl/{role}_coefficient": value for role, value in coefficients.items()}
     if gate is not None:
         metrics |= {"prime/gate/value": weight, "prime/gate/pair_accuracy_average": gate.average}

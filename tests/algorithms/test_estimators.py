@@ -87,9 +87,9 @@ def test_outcome_only_equals_verls_estimator_of_that_name(
     ours = name.removesuffix("_vectorized")
     fields = given_fields(batch)
     source = of_outcome(batch, ours, penalty, discount=own, gae_lambda=gae_lambda, **fields)
-    advantage_BT, return_BT, _ = combine_sources(
-        {"outcome": source}, batch.mask_BT, batch.group_B, name == "gae"
-    )
+    combined = combine_sources({"outcome": source}, batch.mask_BT, batch.group_B, name == "gae")
+    advantage_BT = combined.advantage_BT
+    return_BT = combined.return_BT
     if name == "gae":
         # Without spread, verl's (sum + 1e-8) in the mean is blown up by its own 1 / sqrt(0 + 1e-8).
         values = return_BT[batch.mask_BT.bool()]
@@ -175,7 +175,9 @@ def test_the_advantage_of_process_rewards_is_that_of_the_loops(name, batch, data
     source = RewardSource(
         torch.where(paid_BT.bool(), batch.reward_BT, NAN), paid_BT, estimator=name, **options
     )
-    result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
+    result_BT = combine_sources(
+        {"process": source}, batch.mask_BT, batch.group_B, False
+    ).advantage_BT
     torch.testing.assert_close(result_BT, by_loops(batch, source), atol=1e-10, rtol=1e-10)
 
 
@@ -189,7 +191,7 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
         source = RewardSource(
             part.reward_BT, part.mask_BT, discount=discount, estimator=name, **fields
         )
-        return combine_sources({"process": source}, part.mask_BT, group_B, False)[0]
+        return combine_sources({"process": source}, part.mask_BT, group_B, False).advantage_BT
 
     fields = given_fields(batch)
     reference_BT = advantage(batch, fields, batch.group_B)
@@ -212,7 +214,7 @@ def test_equal_outcomes_get_zero_without_rounding_errors(name, reward):
     source = RewardSource(reward * last_BT, last_BT, estimator=name)
     advantage_BT = combine_sources(
         {"outcome": source}, mask_BT, torch.zeros(7, dtype=torch.int64), False
-    )[0]
+    ).advantage_BT
     assert advantage_BT.abs().max() <= (0.0 if name == "grpo" else 1e-6)
 
 
@@ -227,13 +229,13 @@ def test_advantages_of_different_estimators_are_summed_before_whitening(batch, o
     process = RewardSource(batch.reward_BT, batch.mask_BT, weight, estimator=other)
     result = combine_sources({"outcome": outcome, "process": process}, batch.mask_BT, batch.group_B)
     parts = [
-        combine_sources({"only": source}, batch.mask_BT, batch.group_B, False)[0]
+        combine_sources({"only": source}, batch.mask_BT, batch.group_B, False).advantage_BT
         for source in (outcome, replace(process, coefficient=1.0))
     ]
     total_BT = parts[0] + weight * parts[1]
-    torch.testing.assert_close(result[1], total_BT)
-    torch.testing.assert_close(sum(result[2].values()), total_BT)
-    torch.testing.assert_close(result[0], whiten(total_BT, batch.mask_BT))
+    torch.testing.assert_close(result.return_BT, total_BT)
+    torch.testing.assert_close(sum(result.per_source.values()), total_BT)
+    torch.testing.assert_close(result.advantage_BT, whiten(total_BT, batch.mask_BT))
 
 
 def test_no_source_that_counts_is_refused():

@@ -108,7 +108,7 @@ def test_the_advantage_of_every_turn_equals_a_loop(batch, discount):
     source = RewardSource(
         batch.reward_BT, batch.mask_BT, discount=discount, estimator="turn_rloo", turn_end_BT=end_BT
     )
-    found_BT = combine_sources({"turns": source}, batch.mask_BT, batch.group_B, False)[0]
+    found_BT = combine_sources({"turns": source}, batch.mask_BT, batch.group_B, False).advantage_BT
     torch.testing.assert_close(found_BT, by_loops(batch, source), atol=1e-8, rtol=1e-6)
     assert not found_BT[~batch.mask_BT.bool()].any()
 
@@ -160,7 +160,9 @@ def ours(reward_BT, own_BT, lengths):
     source = RewardSource(
         reward_BT, own_BT, estimator="turn_rloo", turn_end_BT=turn_boundaries(own_BT, own_BT)
     )
-    return combine_sources({"turns": source}, own_BT, torch.zeros(N, dtype=torch.long), False)[0]
+    return combine_sources(
+        {"turns": source}, own_BT, torch.zeros(N, dtype=torch.long), False
+    ).advantage_BT
 
 
 @pytest.mark.parametrize("on_logits", [[0.0, 0.0], [1.5, -0.7], [-2.0, 0.3]])

@@ -99,7 +99,7 @@ def test_a_source_of_a_users_module_is_paid(queue, coefficient):
     extend.source("brevity", BrevitySettings)(reward_brevity)
     options = settings(process__form="none", sources={"brevity": {"coefficient": coefficient}})
     rollouts = load_rollouts(TransferQueueStore(get_batch(queue)), options)
-    sources = reward_sources(rollouts, ScoredRollouts(), 1.0, options, 1.0, 1.0)
+    sources = reward_sources(rollouts, ScoredRollouts(), options, 1.0, 1.0)
     brevity = sources.by_name["brevity"]
     assert (brevity.coefficient, brevity.discount, brevity.estimator) == (coefficient, 1.0, "rloo")
     lengths_B = rollouts.mask_BT.sum(-1)
@@ -160,7 +160,7 @@ def test_a_broken_source_is_named(queue, result, line):
     options = settings(process__form="none", sources={"brevity": {}})
     rollouts = load_rollouts(TransferQueueStore(get_batch(queue)), options)
     with pytest.raises(extend.UserFunctionFailed) as error:
-        reward_sources(rollouts, ScoredRollouts(), 1.0, options, 1.0, 1.0)
+        reward_sources(rollouts, ScoredRollouts(), options, 1.0, 1.0)
     assert str(error.value).startswith(line)
 
 

@@ -126,8 +126,8 @@ class Case:
     settings: PrimeSettings
 
     def sources(self):
-        """Return the reward sources with an open gate."""
-        return reward_sources(self.rollouts, self.scored, 1.0, self.settings, 1.0, 1.0)
+        """Return the reward sources, which no gate weights."""
+        return reward_sources(self.rollouts, self.scored, self.settings, 1.0, 1.0)
 
     def step(self, gate=1.0, **options):
         """Return the step where the gate is that much open."""

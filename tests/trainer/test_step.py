@@ -36,9 +36,8 @@ from prime_ext.prm.implicit_prm import (
     measure,
 )
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.step.reward_sources import NotFinite
 from prime_ext.step.rollouts import load_rollouts
-from prime_ext.step.step import prime_step
+from prime_ext.step.step import NotFinite, prime_step
 from prime_ext.verl_adapter.rollout_store import TransferQueueStore
 from prime_ext.verl_adapter.side_models import share_rows
 
