@@ -17,7 +17,7 @@ import pyarrow as pa
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
-from prime_ext.tasks.rl_rows import row_faults, write_rows
+from prime_ext.tasks.rl_rows import PublishedRow, row_faults, write_rows
 from prime_ext.utils.arguments import (
     add_output_argument,
     add_sampling_arguments,
@@ -31,7 +31,7 @@ from .dialogues import Dialogue, Interviewer, Unanswered, open_answers
 from .pipeline_report import BAD, Tally
 from .problem_sources import parse_rows
 from .stages import Removal, show_progress
-from .validate import RLRow, read_parquet_schema, unify
+from .validate import read_parquet_schema, unify
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal
@@ -51,7 +51,7 @@ MODEL_RULES = {
 
 def check_row(raw: Mapping[str, Any], *position: object) -> Row:
     """Return a row of verl's schema. Raises BadRow: it has faults. ``position`` is not used."""
-    faults = row_faults(raw, RLRow)
+    faults = row_faults(raw, PublishedRow)
     if faults:
         raise BadRow("; ".join(faults))
     return dict(raw)

@@ -19,21 +19,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
 from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.tasks.rl_rows import (
     MATH_SCHEMA,
+    PublishedRow,
     count_tokens,
     find_idle_verifiers,
     load_tokenizer,
     row_faults,
 )
-from prime_ext.tasks.value_types import Text
 from prime_ext.utils.arguments import COUNT, build_parser
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, read_rows
@@ -50,39 +49,7 @@ MAX_LISTED = 20
 NO_SPLIT = "dummy"
 
 
-def _end_with_user(messages: list["CheckedMessage"]) -> list["CheckedMessage"]:
-    if messages[-1].role != "user":
-        raise ValueError("must end with a message of the user")
-    return messages
-
-
-class CheckedMessage(BaseModel):
-    role: Literal["system", "user", "assistant"]
-    content: Text
-
-
-class RewardModel(BaseModel):
-    # DAPO-Math-17k has "rule-lighteval/MATH_v2".
-    style: Annotated[str, Field(pattern="^rule")]
-    ground_truth: Text
-
-
-class ExtraInfo(BaseModel):
-    split: str | None = None
-    index: StrictInt | StrictStr
-
-
-class RLRow(BaseModel):
-    """A row of verl's schema; it may have further columns."""
-
-    data_source: Text
-    prompt: Annotated[list[CheckedMessage], Field(min_length=1), AfterValidator(_end_with_user)]
-    ability: Text
-    reward_model: RewardModel
-    extra_info: ExtraInfo
-
-
-COLUMNS = tuple(RLRow.model_fields)
+COLUMNS = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 
 
 def read_parquet_schema(path: Path) -> pa.Schema:
@@ -157,7 +124,7 @@ class Validator:
     async def _check(self, row: Mapping[str, Any], location: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
         faults = [
-            ("schema", fault) for fault in row_faults(row, RLRow)
+            ("schema", fault) for fault in row_faults(row, PublishedRow)
         ] or await self._find_deeper_faults(row, count)
         length = self._length(row["prompt"])
         if self._limit is not None and length > self._limit:

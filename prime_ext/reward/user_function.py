@@ -14,13 +14,13 @@ import importlib.util
 import inspect
 import math
 import sys
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from prime_ext.utils.loop_thread import LoopThread
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool, count_cores
 
@@ -101,36 +101,6 @@ def read_result(result: Any) -> dict[str, Any]:
             f"it returned {shown}, and must return a finite number, or a dict with one as score"
         )
     return {**info, "score": score}
-
-
-class LoopThread:
-    """Event loop in its own thread; a coroutine that blocks it delays only others of this loop."""
-
-    def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    async def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
-        """Return the coroutine's result or raise its exceptions; TimeoutError after ``seconds``."""
-        loop = self._loop
-        try:
-            return await asyncio.wait_for(_submit(coroutine, loop), seconds)
-        except asyncio.TimeoutError:
-            try:
-                await asyncio.wait_for(_submit(asyncio.sleep(0), loop), 1.0)
-            except asyncio.TimeoutError:
-                if loop is self._loop:
-                    self._start()
-            raise
-
-
-def _submit(
-    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
-) -> asyncio.Future[Any]:
-    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
 def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[dict[str, Any]]]:

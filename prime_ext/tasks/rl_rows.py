@@ -4,11 +4,19 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from prime_ext.config.checks import explain
 from prime_ext.tasks.value_types import Text
@@ -106,6 +114,38 @@ class JudgedRow(PromptRow):
 
     data_source: Text
     reward_model: GoldAnswer
+
+
+def _end_with_user(messages: list["CheckedMessage"]) -> list["CheckedMessage"]:
+    if messages[-1].role != "user":
+        raise ValueError("must end with a message of the user")
+    return messages
+
+
+class CheckedMessage(Message):
+    role: Literal["system", "user", "assistant"]
+    content: Text
+
+
+class RewardModel(GoldAnswer):
+    # DAPO-Math-17k has "rule-lighteval/MATH_v2".
+    style: Annotated[str, Field(pattern="^rule")]
+    ground_truth: Text
+
+
+class ExtraInfo(BaseModel):
+    split: str | None = None
+    index: StrictInt | StrictStr
+
+
+class PublishedRow(JudgedRow):
+    """A row of a data set that others can use: every column of verl's schema, a text as answer."""
+
+    data_source: Text
+    prompt: Annotated[list[CheckedMessage], Field(min_length=1), AfterValidator(_end_with_user)]  # type: ignore[assignment]
+    ability: Text
+    reward_model: RewardModel
+    extra_info: ExtraInfo  # type: ignore[assignment]
 
 
 def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:

@@ -15,10 +15,8 @@ import asyncio
 import json
 import logging
 import re
-import threading
-from collections.abc import Coroutine
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 from verl.experimental.agent_loop.agent_loop import register
@@ -26,6 +24,7 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, 
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
 
+from prime_ext.utils.loop_thread import LoopThread
 from prime_ext.verl_adapter.patches import tool_parser
 
 LOOP_NAME = "bounded_tool_agent"
@@ -36,50 +35,8 @@ FIELD = "tool_calls"
 # the marks of a call that verl's parser could not read.
 COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned", "undecoded")
 FAILED = ("unknown", "no_json", "raised", "timeout")
-# Threads of one tool that may hang forever; after that it is not called any more.
-MOST_HANGING = 8
 
-_Result = TypeVar("_Result")
 _logger = logging.getLogger(__name__)
-
-
-class ToolThread:
-    """An event loop on its own thread, so that a tool that blocks it blocks nothing else."""
-
-    def __init__(self) -> None:
-        self.hanging = 0
-        self._start()
-
-    def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="tool", daemon=True).start()
-
-    async def run(self, call: Coroutine[Any, Any, _Result], seconds: float) -> _Result:
-        """Return the call's result. Raises ``asyncio.TimeoutError``: too late, or too many hang."""
-        if self.hanging >= MOST_HANGING:
-            call.close()
-            raise asyncio.TimeoutError
-        loop = self._loop
-        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
-        try:
-            return await asyncio.wait_for(answer, seconds)
-        except asyncio.TimeoutError:
-            if loop is self._loop and not await _is_alive(loop):
-                self.hanging += 1
-                self._start()
-            raise
-
-
-async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop responds within a second."""
-    turned = asyncio.Event()
-    here = asyncio.get_running_loop()
-    loop.call_soon_threadsafe(here.call_soon_threadsafe, turned.set)
-    try:
-        await asyncio.wait_for(turned.wait(), 1.0)
-    except asyncio.TimeoutError:
-        return False
-    return True
 
 
 @cache  # verl makes a loop for every trajectory, all with the same tokenizer
@@ -108,7 +65,7 @@ def clean(text: str, tokens: re.Pattern[str] | None) -> str:
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # Threads of all trajectories by the tool's id, since verl's function tools cannot be hashed. The
 # tool is kept, so that no other object gets its id.
-_threads: dict[int, tuple[Any, ToolThread]] = {}
+_threads: dict[int, tuple[Any, LoopThread]] = {}
 
 
 @register(LOOP_NAME)
@@ -155,7 +112,7 @@ class BoundedToolAgentLoop(ToolAgentLoop):
             counts["no_json"] += 1
             return self._clean(await call, counts)
         if id(tool) not in _threads:
-            _threads[id(tool)] = (tool, ToolThread())
+            _threads[id(tool)] = (tool, LoopThread())
         try:
             answer = await _threads[id(tool)][1].run(call, self._seconds)
         except asyncio.TimeoutError:

@@ -17,13 +17,12 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
+from prime_ext.utils.loop_thread import MOST_HANGING, LoopThread
 from prime_ext.verl_adapter.patches.tool_parser import count_undecoded
 from prime_ext.verl_adapter.tool_agent_loop import (
     COUNTED,
     FIELD,
-    MOST_HANGING,
     BoundedToolAgentLoop,
-    ToolThread,
     build_token_pattern,
     clean,
 )
@@ -184,7 +183,7 @@ def test_a_blocking_tool_answers_again_and_hanging_calls_are_limited():
     )
     assert f"{ANSWER_OPEN}2{ANSWER_CLOSE}\\boxed{{2}}" in text
     assert counts == counted(calls=2, timeout=1) and rewards == [0.0, 0.5]
-    thread = ToolThread()
+    thread = LoopThread()
     began = time.monotonic()
     thread.hanging = MOST_HANGING
     with pytest.raises(TimeoutError):

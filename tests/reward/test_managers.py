@@ -29,9 +29,9 @@ from eval.prm_scorers import ClassifierScorer
 from prime_ext.config.compose import compose_config
 from prime_ext.methods.step_scorer.scorer import score_metrics
 from prime_ext.reward.compute_score import compute_score
-from prime_ext.reward.user_function import LoopThread
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.loop_thread import LoopThread
 from prime_ext.utils.text_tokens import join_steps
 from prime_ext.verl_adapter.reward_managers import StepScoresRewardManager
 
