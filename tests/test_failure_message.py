@@ -30,20 +30,14 @@ DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: W
     ("error", "start", "end"),
     [
         (TaskError(TaskError(ValueError("too few\nprompts"))), "ValueError: too few", "too few"),
-        (
-            RuntimeError(DIED),
-            "RuntimeError: The actor died unexpectedly",
-            "task. class_name: WorkerDict",
-        ),
-        (
-            RuntimeError(ANNOUNCED.format("x" * 500)),
-            "RuntimeError: Error in call to",
-            " full_key: critic.model",
-        ),
+        (RuntimeError(DIED), "RuntimeError: The actor died unexpectedly",
+         "task. class_name: WorkerDict"),
+        (RuntimeError(ANNOUNCED.format("x" * 500)), "RuntimeError: Error in call to",
+         " full_key: critic.model"),
         (ValueError(), "ValueError", "ValueError"),
         (ActorUnavailableError("refused", None), "ActorUnavailableError: a process", "any more"),
     ],
-)
+)  # fmt: skip
 def test_the_cause_is_what_counts(error, start, end):
     """A dead process is named by its class; a line that only announces the error is not all."""
     said = summarize_error(error)

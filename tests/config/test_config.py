@@ -259,14 +259,12 @@ def test_what_is_said_of_verls_keys_is_what_verl_reads():
         ("prm=null", "prm=null: Config group override must be"),
         ("+promt=1", "nothing reads promt=1"),
         ("variant=destilled", "Could not find 'variant/destilled'; did you mean distilled?"),
-        (
-            "prm.model.path=a=b",
-            "prm.model.path=a=b is not understood (mismatched input '=' expecting <EOF>)",
-        ),
+        ("prm.model.path=a=b",
+         "prm.model.path=a=b is not understood (mismatched input '=' expecting <EOF>)"),
         ("chain@prime.process=plain", "; it goes with prime/process=steps or step_scorer"),
         ("trainer.nnodes=${nowhere}", "nowhere"),
     ],
-)
+)  # fmt: skip
 def test_a_misspelt_word_is_answered_with_what_was_meant(word, hint):
     with pytest.raises(SettingsError) as raised:
         compose_config("prime_trainer_cpu", [word])

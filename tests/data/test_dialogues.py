@@ -37,38 +37,23 @@ NO = "REWRITABLE: no\nREASON: It depends on the options.\nEND"
     ("problem", "stem", "options"),
     [
         (SQUARE, "A square has area 49. Its perimeter is", ["7", "14", "28"]),
-        (
-            r"$2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$",
-            "$2+3$?",
-            ["4", "5", "6"],
-        ),
-        (
-            r"$x$? $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$",
-            "$x$?",
-            [r"\frac12", "3", "-1"],
-        ),
+        (r"$2+3$? $\textbf{(A)}\ 4 \qquad \textbf{(B)}\ 5 \qquad \textbf{(C)}\ 6$", "$2+3$?",
+         ["4", "5", "6"]),
+        (r"$x$? $\text{(A) } \frac12 \quad \text{(B) } 3 \quad \text{(C) } -1$", "$x$?",
+         [r"\frac12", "3", "-1"]),
         ("How many?\nA. $12$; B. $13$; C. $14$; D. $15$.", "How many?", ["12", "13", "14", "15"]),
-        (
-            "Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$",
-            "Both?",
-            ["$3$ and $4$", "$5$ and $6$", "7"],
-        ),
-        (
-            "By (A) and (B) above, find it. (A) 1 (B) 2 (C) 3",
-            "By (A) and (B) above, find it.",
-            ["1", "2", "3"],
-        ),
-        (
-            r"Area? $\textbf{(A) 3} \qquad \textbf{(B) 4} \qquad \textbf{(C) 5}$",
-            "Area?",
-            ["3", "4", "5"],
-        ),
+        ("Both? A) $3$ and $4$ B) $5$ and $6$ C) $7$", "Both?",
+         ["$3$ and $4$", "$5$ and $6$", "7"]),
+        ("By (A) and (B) above, find it. (A) 1 (B) 2 (C) 3", "By (A) and (B) above, find it.",
+         ["1", "2", "3"]),
+        (r"Area? $\textbf{(A) 3} \qquad \textbf{(B) 4} \qquad \textbf{(C) 5}$", "Area?",
+         ["3", "4", "5"]),
         ("What is 2+3?", "", None),
         ("Which? (A) 1 (B) (C) 3", "", None),
         ("Which? (A) 1 (B) 2 (C) [asy] draw(); [/asy]", "", None),
         (r"Which? (A) $\frac{1$ (B) 2 (C) 3", "", None),
     ],
-)
+)  # fmt: skip
 def test_unambiguous_options_are_separated_from_the_question(problem, stem, options):
     assert read_options(problem) == (
         options and Choice(stem, dict(zip("ABCDE", options, strict=False)))
@@ -139,24 +124,16 @@ COLOR = rl_row("It is red. Its color is (A) red (B) blue (C) none", gold="B")
     [
         (rl_row("Which? (A) 1 (B) (C) 3", gold="A"), (), "options_unread", 0),
         (rl_row(SQUARE, gold="30"), (), "gold_not_an_option", 0),
-        (
-            rl_row("Which of the following is prime? (A) 1 (B) 4 (C) 7", gold="C"),
-            (),
-            "refers_to_options",
-            0,
-        ),
-        (
-            rl_row("The root of 5 is closest to (A) 1 (B) 2 (C) 3", gold="B"),
-            (),
-            "refers_to_options",
-            0,
-        ),
+        (rl_row("Which of the following is prime? (A) 1 (B) 4 (C) 7", gold="C"), (),
+         "refers_to_options", 0),
+        (rl_row("The root of 5 is closest to (A) 1 (B) 2 (C) 3", gold="B"), (),
+         "refers_to_options", 0),
         (rl_row(SQUARE, gold="C"), (NO,), "needs_options", 1),
         (rl_row(SQUARE, gold="C"), ("?", "?"), "malformed", 2),
         (rl_row(SQUARE, gold="C"), (yes("A square has area 50. Perimeter?"), "?"), "unfaithful", 2),
         (COLOR, (yes("Its color?"),), "rewritten_no_digit", 1),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):
     removal, asks = conversed(rewrite(row, "m", 2), lambda ask: answers[ask.attempt])
     assert isinstance(removal, Removal) and removal.rule == rule
@@ -179,19 +156,15 @@ CUT = Response("", r"\boxed{3}, but wait", 9, 9, "length")
     ("answers", "expected"),
     [
         # The math verifier groups answers.
-        (
-            (r"\boxed{3.0}", r"\boxed{\frac62}", r"\boxed{\frac{6}{2}}", r"\boxed{2}", "Who?"),
-            (4, 0, 3, 3, "3.0", True),
-        ),
+        ((r"\boxed{3.0}", r"\boxed{\frac62}", r"\boxed{\frac{6}{2}}", r"\boxed{2}", "Who?"),
+         (4, 0, 3, 3, "3.0", True)),
         ((r"\boxed{2}", r"\boxed{3}", r"\boxed{2}"), (3, 0, 2, 1, "2", False)),
         ((CUT, r"\boxed{3}"), (1, 0, 1, 1, "3", True)),
-        (
-            (r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut"),
-            (1, 2, 1, 1, "3", True),
-        ),
+        ((r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut"),
+         (1, 2, 1, 1, "3", True)),
         ((r"\boxed{No solution}",), (0, 1, 0, 0, None, False)),
     ],
-)
+)  # fmt: skip
 def test_votes_are_counted_by_the_answers_of_complete_solutions(answers, expected):
     new, asks = voted("3", *answers)
     assert [ask.sample for ask in asks] == list(range(len(answers)))

@@ -69,11 +69,8 @@ def test_verl_reads_the_files(tmp_path):
 @pytest.mark.parametrize(
     ("task", "row", "gold"),
     [
-        (
-            "redditnli",
-            {"statement1": "a", "statement2": "b", "options": " x?", "answer": "Entailment"},
-            "1",
-        ),
+        ("redditnli",
+         {"statement1": "a", "statement2": "b", "options": " x?", "answer": "Entailment"}, "1"),
         ("redditnli", {"sentence1": "a", "sentence2": "b", "gold_label": "neutral"}, "3"),
         ("redditnli", {"premise": "a", "hypothesis": "b", "label": "contradiction"}, "2"),
         # NumEval counts from zero.
@@ -90,7 +87,7 @@ def test_verl_reads_the_files(tmp_path):
             "2",
         ),
     ],
-)
+)  # fmt: skip
 def test_every_published_schema_is_read(task, row, gold):
     task = load_task(task)
     problem = task.problem(row)

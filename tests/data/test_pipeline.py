@@ -403,48 +403,30 @@ ROWS = "premise,hypothesis,label\n"
     ("words", "content", "reason"),
     [
         (f"{MATH} stages.math_rules.rules=[fun]", "", "stages.math_rules.rules.0 must be 'giant'"),
-        (
-            f"{MATH} stages.decontaminate.tasks=[gsm9k]",
-            "",
-            "stages.decontaminate.tasks.0 must be all or one of",
-        ),
+        (f"{MATH} stages.decontaminate.tasks=[gsm9k]", "",
+         "stages.decontaminate.tasks.0 must be all or one of"),
         (f"{MATH} nonsense", "", "'nonsense' must be KEY=VALUE"),
         ("pipeline in.jsonl", "a: [", "in.jsonl is not YAML"),
         (f"{MATH} --input poems=x.jsonl", "", "--input names poems, which must be one of gsm8k"),
         (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),
-        (
-            f"{MATH} {HERE} stages.decontaminate.tasks=[math500]",
-            "",
-            "decontaminate.tasks: math500: ",
-        ),
+        (f"{MATH} {HERE} stages.decontaminate.tasks=[math500]", "",
+         "decontaminate.tasks: math500: "),
         (NUMINA, "{broken\n", "nothing can be used: "),
-        (
-            NUMINA,
-            '{"problem": "Prove it.", "answer": "1", "source": "a"}\n',
-            "left of 1 rows: proof 1 (asks for",
-        ),
-        (
-            GSM8K,
-            '{"question": "P", "answer": "7"}\n',
-            "left of 1 rows: no_answer 1 (no gold answer: no line with ####",
-        ),
-        (
-            NUMINA,
-            '{"problem": "P", "answer": "7"}\n',
-            "no column source; it has problem, answer; --source NAME",
-        ),
+        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n',
+         "left of 1 rows: proof 1 (asks for", ),
+        (GSM8K, '{"question": "P", "answer": "7"}\n',
+         "left of 1 rows: no_answer 1 (no gold answer: no line with ####", ),
+        (NUMINA, '{"problem": "P", "answer": "7"}\n',
+         "no column source; it has problem, answer; --source NAME"),
         (f"{GSM8K} --source mine", "", "--source mine: gsm8k is not named by a column source"),
         (f"{MATH} --input numina:dev=in.jsonl", "", "must be NAME=FILE or NAME:SPLIT=FILE with"),
         (f"{MATH} --input numina=a numina=b", "", "numina already has a file for all"),
-        (
-            f"{MATH} sources.own={{}} stages.decontaminate=null",
-            "",
-            "own needs a file: give --input",
-        ),
+        (f"{MATH} sources.own={{}} stages.decontaminate=null", "",
+         "own needs a file: give --input"),
         (f"{NEWS} --splits official", ROWS + "a,b,neutral\n", "newsnli has no official split"),
         (f"{NEWS} --tasks qqa", "", "--input names newsnli, which is not among --tasks qqa"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_and_writes_nothing(
     tmp_path, monkeypatch, capsys, words, content, reason
 ):

@@ -44,19 +44,13 @@ def response(answer):
         (GOOD.replace("# The sum", "The sum"), "math", "no_step"),
         (GOOD.replace("The answer is \\boxed{7}.", ""), "math", "no_step"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [VERIFY]"), "math", "next_action"),
-        (
-            GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"),
-            "math",
-            "next_action",
-        ),
-        (
-            GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"),
-            "math",
-            "no_answer",
-        ),
+        (GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"), "math",
+         "next_action"),
+        (GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"), "math",
+         "no_answer"),
         (CODE.removesuffix("```"), "code", "no_answer"),
     ],
-)
+)  # fmt: skip
 def test_a_response_keeps_to_the_form_or_breaks_a_rule(response, ability, rule):
     result = read_actions(response, ability)
     assert (result == response) if rule is None else (result.rule == rule and rule in RULES)

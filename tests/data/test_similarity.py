@@ -152,12 +152,10 @@ PROBLEMS = [
     (PREMISE, "They have nothing at all to carry home in the evening"),
     ("Nobody had ever seen the keeper of the lighthouse smile", PREMISE.replace("14", "3")),
     ("The kettle on the stove has been boiling for an hour", "It is hot"),
-    (
-        "The kettle on the stove has been boiling for 2 hours",
-        "It is cold, says the old man with the gray beard",
-    ),
+    ("The kettle on the stove has been boiling for 2 hours",
+     "It is cold, says the old man with the gray beard"),
     ("A ferry crosses 6 times", "It is hot"),
-]
+]  # fmt: skip
 
 
 @given(st.permutations(PROBLEMS), st.integers(1, len(PROBLEMS)))

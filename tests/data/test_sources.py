@@ -43,36 +43,20 @@ BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
 @pytest.mark.parametrize(
     ("parse", "row", "solution", "answer"),
     [
-        (
-            gsm8k_row,
-            {"question": "P", "answer": "<<2/2=1>>1.\n#### 1,234"},
-            "<<2/2=1>>1.\n#### 1,234",
-            "1234",
-        ),
-        (
-            gsm8k_row,
-            {"question": "P", "answer": "Prices.\n#### 2.50 "},
-            "Prices.\n#### 2.50",
-            "2.50",
-        ),
-        (
-            gsm8k_row,
-            {"question": "P", "answer": "On the way: #### 5\nand on"},
-            "On the way: #### 5\nand on",
-            "",
-        ),
+        (gsm8k_row, {"question": "P", "answer": "<<2/2=1>>1.\n#### 1,234"},
+         "<<2/2=1>>1.\n#### 1,234", "1234"),
+        (gsm8k_row, {"question": "P", "answer": "Prices.\n#### 2.50 "}, "Prices.\n#### 2.50",
+         "2.50"),
+        (gsm8k_row, {"question": "P", "answer": "On the way: #### 5\nand on"},
+         "On the way: #### 5\nand on", ""),
         (read_solved, {"problem": "P", "solution": BOXES, "answer": "0.5"}, BOXES, "0.5"),
         (read_solved, {"problem": "P", "solution": BOXES, "answer": None}, BOXES, r"\frac{1}{2}"),
-        (
-            read_solved,
-            {"problem": "P", "solution": r"\boxed{3}, so \boxed 7."},
-            r"\boxed{3}, so \boxed 7.",
-            "7",
-        ),
+        (read_solved, {"problem": "P", "solution": r"\boxed{3}, so \boxed 7."},
+         r"\boxed{3}, so \boxed 7.", "7"),
         (read_solved, {"problem": "P", "solution": "No box."}, "No box.", ""),
         (read_solved, {"question": "P", "answer": 142.0}, "", "142.0"),
     ],
-)
+)  # fmt: skip
 def test_answers_are_read_from_markers_columns_and_last_boxes(parse, row, solution, answer):
     assert parse(row) == {"problem": "P", "solution": solution, "answer": answer}
 
@@ -130,18 +114,12 @@ def test_submissions_become_problems_with_their_accepted_python_3_programs():
         ("math", {"problem": "P"}, "neither column solution nor answer"),
         ("math", {"problem": "P", "answer": {"x": 1}}, "answer must be a text"),
         ("apps", {"question": "x"}, "no column input_output"),
-        (
-            "codecontests",
-            {"description": "x", "public_tests": [1]},
-            "public_tests must have input and output",
-        ),
-        (
-            "codeforces",
-            {"problem-description": "x", "test_cases": ["a"]},
-            "test_cases must be a list of pairs",
-        ),
+        ("codecontests", {"description": "x", "public_tests": [1]},
+         "public_tests must have input and output"),
+        ("codeforces", {"problem-description": "x", "test_cases": ["a"]},
+         "test_cases must be a list of pairs"),
     ],
-)
+)  # fmt: skip
 def test_rows_of_another_shape_are_bad_rows(name, row, reason):
     with pytest.raises(BadRow, match=reason):
         SOURCES[name].problem(row, "train", 0)

@@ -36,46 +36,30 @@ def write(path, rows, schema=MATH_SCHEMA):
     [
         (row() | {"data_source": " "}, "data_source must be a text that is not empty"),
         (row() | {"prompt": []}, "prompt must "),
-        (
-            row() | {"prompt": [{"role": "human", "content": "x"}]},
-            "prompt.0.role must be 'system', 'user' or 'assistant'",
-        ),
-        (
-            row() | {"prompt": [{"role": "user", "content": " "}]},
-            "prompt.0.content must be a text that is not empty",
-        ),
-        (
-            row() | {"prompt": [{"role": "system", "content": "x"}]},
-            "prompt must end with a message of the user",
-        ),
-        (
-            row() | {"reward_model": {"style": "model", "ground_truth": "4"}},
-            "reward_model.style must match",
-        ),
+        (row() | {"prompt": [{"role": "human", "content": "x"}]},
+         "prompt.0.role must be 'system', 'user' or 'assistant'"),
+        (row() | {"prompt": [{"role": "user", "content": " "}]},
+         "prompt.0.content must be a text that is not empty"),
+        (row() | {"prompt": [{"role": "system", "content": "x"}]},
+         "prompt must end with a message of the user"),
+        (row() | {"reward_model": {"style": "model", "ground_truth": "4"}},
+         "reward_model.style must match"),
         (row() | {"reward_model": None}, "reward_model must "),
-        (
-            row() | {"extra_info": {"split": "train", "index": None}},
-            "extra_info.index must be a valid integer, or must be a valid string",
-        ),
-        (
-            row(1, "2^{3^{4^{5}}}"),
-            "cannot be graded: the gold answer is too complex: a power beyond all limits",
-        ),
-        (
-            row(1, r"(1, \sum_{n})"),
-            "cannot be graded: it is not understood, so that only the same text is correct:",
-        ),
+        (row() | {"extra_info": {"split": "train", "index": None}},
+         "extra_info.index must be a valid integer, or must be a valid string"),
+        (row(1, "2^{3^{4^{5}}}"),
+         "cannot be graded: the gold answer is too complex: a power beyond all limits"),
+        (row(1, r"(1, \sum_{n})"),
+         "cannot be graded: it is not understood, so that only the same text is correct:"),
         (row(1, "{4"), "cannot be graded: in a box it is read as 'nothing'"),
         (row(1, "x", source="poems"), "no verifier for data_source='poems'"),
-        (
-            row(1, "{'task': 'gcd'}", source="reasoning_gym/gcd"),
-            "is not a problem of reasoning-gym: ",
-        ),
+        (row(1, "{'task': 'gcd'}", source="reasoning_gym/gcd"),
+         "is not a problem of reasoning-gym: "),
         (row(1, "5"), "the same prompt was there before with another answer"),
         (row(0, "9", "What is 4+5?"), "openai/gsm8k train 0 was there before"),
         (row(1, "[]", "Sort.", source="apps"), "unusable tests"),
     ],
-)
+)  # fmt: skip
 def test_bad_rows_are_listed_with_reasons_and_exit_status_1(tmp_path, capsys, bad, reason):
     assert main([write(tmp_path / "a.parquet", [row(), bad])]) == 1
     out = capsys.readouterr().out

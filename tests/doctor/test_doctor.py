@@ -64,17 +64,14 @@ def test_a_sound_installation_has_no_problem_but_a_short_memory(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        (
-            "entry_points",
-            lambda group: [],
-            "the entry point prime_ext of verl.plugins is missing; run pip",
-        ),
+        ("entry_points", lambda group: [],
+         "the entry point prime_ext of verl.plugins is missing; run pip"),
         ("PINS", {"verl": "==0.9.9"}, "pip install 'verl==0.9.9'"),
         ("PINS", {"no-such-package": ">=1"}, "no-such-package none is installed, prime_ext needs"),
         ("LEAST_MEMORY_GB", 1e6, "GB of memory are available; close other programs"),
         ("LEAST_SHARED_MEMORY_GB", {"cpu": 1e6}, "--shm-size=10g"),
     ],
-)
+)  # fmt: skip
 def test_each_problem_is_one_line_with_a_remedy(monkeypatch, capsys, name, value, said):
     monkeypatch.setattr(doctor, name, value)
     assert said in only_problem(capsys)

@@ -46,11 +46,10 @@ prompts: {default: {user: "Write {{problem}}."}}
 """
 TASKS = {
     "sums": _task("sums", "math500", "math", "accuracy, avg@4, pass@4, maj@4", _SUMS),
-    "parity": _task(
-        "parity", "awpnli", "numeric_reasoning", "accuracy, micro_f1, macro_f1", _PARITY
-    ),
+    "parity": _task("parity", "awpnli", "numeric_reasoning", "accuracy, micro_f1, macro_f1",
+     _PARITY),
     "functions": _task("functions", "mbpp", "code", "accuracy, pass@4", _FUNCTIONS),
-}
+}  # fmt: skip
 ROWS = {
     "sums": [
         {"id": f"s{i}", "problem": f"{i}+{i + 1}?", "answer": 2 * i + 1, "level": 1 + i // 6}

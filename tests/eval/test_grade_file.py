@@ -143,24 +143,15 @@ def test_a_verifier_of_the_users_judges_and_may_fail(tmp_path, monkeypatch, caps
         ([{"gold": "4", "response": ["4", "5"]}], (), "row 1: response must be a text, got ['4'"),
         ([{"gold": "4", "response": None}], (), "row 1: response must be a text, got None"),
         ([{"gold": "4", "answer": "4"}, ["4"]], (), "row 2: not an object"),
-        (
-            [{"gold": "4", "answer": "4"}],
-            ("--data-source", "mine"),
-            "no verifier for --data-source",
-        ),
-        (
-            [{"gold": "4", "answer": "4", "data_source": "mine"}],
-            None,
-            "row 1: no verifier for data_source='mine'",
-        ),
+        ([{"gold": "4", "answer": "4"}], ("--data-source", "mine"),
+         "no verifier for --data-source"),
+        ([{"gold": "4", "answer": "4", "data_source": "mine"}], None,
+         "row 1: no verifier for data_source='mine'"),
         ([{"gold": "4", "answer": "4", "data_source": 5}], None, "row 1: data_source must be a te"),
-        (
-            [{"gold": "4", "answer": "4", "options": "yes"}],
-            ("--data-source", "rte"),
-            "row 1: options must be a list of texts, got 'yes'",
-        ),
+        ([{"gold": "4", "answer": "4", "options": "yes"}], ("--data-source", "rte"),
+         "row 1: options must be a list of texts, got 'yes'"),
     ],
-)
+)  # fmt: skip
 def test_files_that_cannot_be_graded_end_in_one_line(tmp_path, capsys, rows, words, message):
     path = write_lines(tmp_path / "a.jsonl", rows)
     words = () if words is None else words or ("--data-source", "math500")

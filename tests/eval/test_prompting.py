@@ -82,17 +82,13 @@ def test_plain_text_for_base_models(sums, few, tmp_path):
         ("examples: [", "cannot be read"),
         ("stop: [x]", "needs the key 'examples'"),
         ("{examples: [{problem: a}]}", "examples.0 must have the key response"),
-        (
-            "{examples: [{question: a, response: x}]}",
-            "example 1 has no 'problem', which the prompt of sums shows",
-        ),
+        ("{examples: [{question: a, response: x}]}",
+         "example 1 has no 'problem', which the prompt of sums shows"),
         ("{examples: [{problem: a, response: x}], shots: 1}", "unknown key shots"),
-        (
-            "{examples: [{problem: a, response: x}], format: 'Q: {{prompt}}'}",
-            "format must be a text with {{prompt}}",
-        ),
+        ("{examples: [{problem: a, response: x}], format: 'Q: {{prompt}}'}",
+         "format must be a text with {{prompt}}"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):
     (tmp_path / "few.yaml").write_text(text)
     assert run(*sums, "--few-shot", tmp_path / "few.yaml", "--output", tmp_path / "out") == 2

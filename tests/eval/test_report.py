@@ -182,28 +182,16 @@ SAMPLES = "aime2024/samples.jsonl"
         (RESULTS, lambda text: None, "the run is not finished; start it again"),
         ("timing.json", lambda text: "{", "timing.json is broken or half-written"),
         (RESULTS, lambda text: text.replace('"format": 1', '"format": 2'), "has format 2, not 1"),
-        (
-            RESULTS,
-            lambda text: text.replace('"summary"', '"sum"'),
-            "is not what eval.run writes (KeyError",
-        ),
-        (
-            SAMPLES,
-            lambda text: text.partition("\n")[2],
-            "has 11 lines for 11 responses, results.json says",
-        ),
-        (
-            SAMPLES,
-            lambda text: text.replace("1.0", "0.0"),
-            "has a mean score of 0.0, results.json says",
-        ),
-        (
-            SAMPLES,
-            lambda text: text.replace('"score": 1.0', '"score": 7'),
-            "scores must be in [0, 1]",
-        ),
+        (RESULTS, lambda text: text.replace('"summary"', '"sum"'),
+         "is not what eval.run writes (KeyError", ),
+        (SAMPLES, lambda text: text.partition("\n")[2],
+         "has 11 lines for 11 responses, results.json says"),
+        (SAMPLES, lambda text: text.replace("1.0", "0.0"),
+         "has a mean score of 0.0, results.json says"),
+        (SAMPLES, lambda text: text.replace('"score": 1.0', '"score": 7'),
+         "scores must be in [0, 1]"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(
     tmp_path, capsys, name, change, message
 ):
@@ -281,26 +269,17 @@ def test_unjudged_problems_and_other_versions_are_said(tmp_path):
 @pytest.mark.parametrize(
     ("other", "flag", "message"),
     [
-        (
-            {"entry": {"data_sha256": "f" * 64}},
-            None,
-            "the runs have different problems (data_sha256",
-        ),
+        ({"entry": {"data_sha256": "f" * 64}}, None,
+         "the runs have different problems (data_sha256", ),
         ({"entry": {"split": "train"}}, None, "the runs have different split"),
-        (
-            {"entry": {"prompt_sha256": "f" * 64}},
-            "--allow-prompts",
-            "prompts differ (default and default",
-        ),
-        (
-            {"decoding": "recommended"},
-            "--allow-decoding",
-            "decoding differs: n 1 and 16, do_sample False and True",
-        ),
+        ({"entry": {"prompt_sha256": "f" * 64}}, "--allow-prompts",
+         "prompts differ (default and default", ),
+        ({"decoding": "recommended"}, "--allow-decoding",
+         "decoding differs: n 1 and 16, do_sample False and True"),
         ({"entry": {"stop": ["\n"]}}, "--allow-decoding", "decoding differs: stop [] and ['\\n']"),
         ({"tasks": ["amc"]}, None, "the runs have no task in common"),
     ],
-)
+)  # fmt: skip
 def test_runs_that_differ_are_refused_unless_that_is_allowed(
     tmp_path, capsys, other, flag, message
 ):

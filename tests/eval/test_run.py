@@ -162,40 +162,25 @@ def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
     ("words", "backend", "message"),
     [
         (["--tasks", "maths500"], {}, "no task 'maths500'; did you mean math500"),
-        (
-            ["--tasks", "gsm8k", "--data", "/nowhere"],
-            {},
-            "get it with: hf download --repo-type dataset openai/gsm8k",
-        ),
-        (
-            ["--k", "2"],
-            {},
-            "--k 2 is larger than the number of responses per problem, 1; give --n 2",
-        ),
-        (
-            ["--decoding", "recommended"],
-            {},
-            "sums has no decoding 'recommended'; it has paper, several, greedy",
-        ),
+        (["--tasks", "gsm8k", "--data", "/nowhere"], {},
+         "get it with: hf download --repo-type dataset openai/gsm8k"),
+        (["--k", "2"], {},
+         "--k 2 is larger than the number of responses per problem, 1; give --n 2"),
+        (["--decoding", "recommended"], {},
+         "sums has no decoding 'recommended'; it has paper, several, greedy"),
         (["--n", "4"], {}, "are all the same with decoding 'paper' of sums: give --temperature"),
         (["--top-p", "0.9"], {}, "--top-p and --top-k have no effect on decoding 'paper' of sums"),
         (["--temperature", "0", "--top-k", "5"], {}, "--temperature 0 is greedy"),
-        (
-            ["--min-new-tokens", "50"],
-            {},
-            "sums: the shortest response, 50 tokens, is longer than the longest, 32",
-        ),
+        (["--min-new-tokens", "50"], {},
+         "sums: the shortest response, 50 tokens, is longer than the longest, 32"),
         (["--prompt", "stirct"], {}, "sums has no prompt 'stirct'; it has default, strict"),
         (["--split", "train"], {}, "sums: no split 'train'; it has test"),
-        (
-            ["--system-prompt", "/nowhere"],
-            {},
-            "--system-prompt must be default, actions, none or a text file",
-        ),
+        (["--system-prompt", "/nowhere"], {},
+         "--system-prompt must be default, actions, none or a text file"),
         ([], {"template": False}, "has no chat template; use a raw"),
         ([], {"context": 8}, "leaves no room in the"),
     ],
-)
+)  # fmt: skip
 def test_impossible_settings_fail_in_one_line_before_any_request(
     tasks, tmp_path, capsys, words, backend, message
 ):

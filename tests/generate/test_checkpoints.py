@@ -50,16 +50,12 @@ def test_the_digest_distinguishes_weights_but_not_copies(model_path, tmp_path):
         (lambda path: None, "--model .*here does not exist"),
         (lambda path: path.write_text(""), "here is neither "),
         (lambda path: write_json(path / "config.json", {}), "here is neither "),
-        (
-            lambda path: (path / "global_step_1" / "actor" / "dist_ckpt").mkdir(parents=True),
-            "global_step_1",
-        ),
-        (
-            lambda path: (path / "actor" / "model" / "dist_ckpt").mkdir(parents=True),
-            "Megatron; .*verl.model_merger",
-        ),
+        (lambda path: (path / "global_step_1" / "actor" / "dist_ckpt").mkdir(parents=True),
+         "global_step_1"),
+        (lambda path: (path / "actor" / "model" / "dist_ckpt").mkdir(parents=True),
+         "Megatron; .*verl.model_merger"),
     ],
-)
+)  # fmt: skip
 def test_a_path_without_a_model_is_reported_in_one_line(tmp_path, make, message):
     make(tmp_path / "here")
     with pytest.raises(BackendError, match=message):
@@ -175,18 +171,14 @@ def test_weights_in_hugging_face_format_within_a_checkpoint_are_used(run, model_
 @pytest.mark.parametrize(
     "change, message",
     [
-        (
-            lambda run: (run / ACTOR / "model_world_size_2_rank_1.pt").unlink(),
-            "1 of 2 shards .*size_2_rank_1.pt",
-        ),
-        (
-            lambda run: [file.unlink() for file in (run / ACTOR).glob("*.pt")],
-            "has no model_world_size_",
-        ),
+        (lambda run: (run / ACTOR / "model_world_size_2_rank_1.pt").unlink(),
+         "1 of 2 shards .*size_2_rank_1.pt"),
+        (lambda run: [file.unlink() for file in (run / ACTOR).glob("*.pt")],
+         "has no model_world_size_"),
         (lambda run: (run / TRACKER).write_text("9"), "names step 9"),
         (lambda run: (run / TRACKER).unlink(), "latest .*global_step_3"),
     ],
-)
+)  # fmt: skip
 def test_checkpoints_that_are_not_whole_are_one_line(run, change, message):
     change(run)
     with pytest.raises(BackendError, match=message):

@@ -92,32 +92,16 @@ SYSTEM = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
 @pytest.mark.parametrize(
     "template, prompt, sampling, message",
     [
-        (
-            CHAT,
-            "y" * 100,
-            Sampling(max_new_tokens=29),
-            "100 tokens of prompt and 29 new ones .* context of 128 .* 28",
-        ),
-        (
-            CHAT,
-            "y",
-            Sampling(max_new_tokens=4, min_new_tokens=2, stop=("a",)),
-            "stop texts do not go with a shortest",
-        ),
-        (
-            None,
-            SYSTEM,
-            Sampling(max_new_tokens=2),
-            "has no chat template; save one with its tokenizer",
-        ),
-        (
-            STRICT,
-            SYSTEM,
-            Sampling(max_new_tokens=2),
-            "the chat template of .* refuses the chat: no system role",
-        ),
+        (CHAT, "y" * 100, Sampling(max_new_tokens=29),
+         "100 tokens of prompt and 29 new ones .* context of 128 .* 28"),
+        (CHAT, "y", Sampling(max_new_tokens=4, min_new_tokens=2, stop=("a",)),
+         "stop texts do not go with a shortest"),
+        (None, SYSTEM, Sampling(max_new_tokens=2),
+         "has no chat template; save one with its tokenizer"),
+        (STRICT, SYSTEM, Sampling(max_new_tokens=2),
+         "the chat template of .* refuses the chat: no system role"),
     ],
-)
+)  # fmt: skip
 def test_a_request_that_cannot_be_answered_is_refused(
     tmp_path, template, prompt, sampling, message
 ):

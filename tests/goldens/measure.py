@@ -26,13 +26,9 @@ FILE = Path(__file__).with_name("goldens.json")
 RECIPES = {
     "prime/run_eurus2-7b_fsdp.sh": (),
     "prime/run_eurusprm-stage1_fsdp.sh": (),
-    "pspo_wrs/run_abel-7b_ppo_fsdp.sh": (
-        "GAIR/Abel-7B-002",
-        "no/step_rm",
-        "no.parquet",
-        "no.parquet",
-    ),
-}
+    "pspo_wrs/run_abel-7b_ppo_fsdp.sh": ("GAIR/Abel-7B-002", "no/step_rm", "no.parquet",
+     "no.parquet"),
+}  # fmt: skip
 METHODS = ("rloo", "paper", "guarded", "distilled")
 
 

@@ -148,13 +148,11 @@ def test_a_wrong_source_is_refused_in_one_line(words, line):
     [
         (lambda rollouts: rollouts.mask_BT, "the source 'brevity' must return Rewards or None"),
         (lambda rollouts: Rewards(torch.ones(2, 2), rollouts.mask_BT), "reward_BT of the source"),
-        (
-            lambda rollouts: Rewards(rollouts.mask_BT / 0 * 0, rollouts.mask_BT),
-            "the source 'brevity' returns NaN",
-        ),
+        (lambda rollouts: Rewards(rollouts.mask_BT / 0 * 0, rollouts.mask_BT),
+         "the source 'brevity' returns NaN"),
         (lambda rollouts: 1 / 0, "the source 'brevity' failed: ZeroDivisionError"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_source_is_named(queue, result, line):
     extend.source("brevity", BrevitySettings)(lambda rollouts, scored, options: result(rollouts))
     options = settings(process__form="none", sources={"brevity": {}})

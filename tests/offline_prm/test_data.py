@@ -73,17 +73,15 @@ STEPS = {"prompt": "p", "completions": ["a", "b"], "labels": [0, 1]}
         (GOOD | {"completions": ["a"]}, "correctness must have 1 values, got 2"),
         (GOOD | {"correctness": [float("nan"), 0]}, "correctness 1 must be in [0, 1], got nan"),
         (GOOD | {"correctness": [None, 0]}, "correctness 1 must be in [0, 1], got None"),
-        (
-            GOOD | {"correctness": [0.5, 0]},
-            "correctness 1 must be 0 or 1 for the loss dpo, got 0.5",
-        ),
+        (GOOD | {"correctness": [0.5, 0]},
+         "correctness 1 must be 0 or 1 for the loss dpo, got 0.5"),
         ({"response": [QUESTION, QUESTION], "label": 1}, "response must be"),
         (STEPS | {"labels": [1]}, "labels must have 2 values, got 1"),
         (STEPS | {"labels": [1, 2]}, "label of step 2 must be in [0, 1], got 2"),
         (STEPS | {"completions": ["a", ""]}, "completions 2 is empty"),
         (STEPS | {"labels": [None, None]}, "no step has a label"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
     by_step = "labels" in row
     path = write_jsonl(tmp_path / "d.jsonl", [STEPS if by_step else GOOD, row])
@@ -198,26 +196,15 @@ def test_a_gpu_without_flash_attention_is_a_line(check, capsys, monkeypatch):
         ({"+prm.margin": 3}, "nothing reads prm.margin=3"),
         ({"data.train_files": "none.parquet"}, "none.parquet does not exist"),
         ({"data.val_fraction": 0, "prm.loss": "dpo"}, "prm.loss=dpo"),
-        (
-            {"checkpoint.save_contents": "[hf_model]"},
-            "checkpoint.save_contents=[hf_model] lacks mod",
-        ),
-        (
-            {"checkpoint.save_contents": "[]"},
-            "checkpoint.save_contents=[] lacks model",
-        ),
-        (
-            {"checkpoint.save_contents": "[model,extra]"},
-            "lacks optimizer, which a resumed run needs",
-        ),
-        (
-            {"checkpoint.load_contents": "[model]"},
-            "checkpoint.load_contents=[model] lacks optimizer",
-        ),
-        (
-            {"checkpoint.save_contents": "[modle,optimizer,extra]"},
-            "checkpoint.save_contents.0 must be 'model', 'optimizer', 'extra' or 'hf_model'",
-        ),
+        ({"checkpoint.save_contents": "[hf_model]"},
+         "checkpoint.save_contents=[hf_model] lacks mod"),
+        ({"checkpoint.save_contents": "[]"}, "checkpoint.save_contents=[] lacks model"),
+        ({"checkpoint.save_contents": "[model,extra]"},
+         "lacks optimizer, which a resumed run needs"),
+        ({"checkpoint.load_contents": "[model]"},
+         "checkpoint.load_contents=[model] lacks optimizer"),
+        ({"checkpoint.save_contents": "[modle,optimizer,extra]"},
+         "checkpoint.save_contents.0 must be 'model', 'optimizer', 'extra' or 'hf_model'"),
         ({"optim.lr": 0}, "optim.lr must be greater than 0, got 0"),
         ({"optim.lr": -1e-3}, "optim.lr must be greater than 0, got -0.001"),
         ({"optim.lr": "nan"}, "optim.lr must be a finite number"),
@@ -229,7 +216,7 @@ def test_a_gpu_without_flash_attention_is_a_line(check, capsys, monkeypatch):
         ({"optim.lr_scheduler_type": "linear"}, "optim.lr_scheduler_type must be 'constant' or"),
         ({"optim.min_lr_ratio": 2}, "optim.min_lr_ratio must be"),
     ],
-)
+)  # fmt: skip
 def test_settings_and_data_that_cannot_work(check, tmp_path, capsys, more, message):
     assert check(ONE_SIDED, **more) == 2
     said = capsys.readouterr().err

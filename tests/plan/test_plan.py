@@ -296,17 +296,13 @@ def test_targets_of_the_policy_loss_stay_on_the_device(planned):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"prm.max_token_len_per_gpu": 10_000_000, "prm.reference": "policy"},
-            "the part 'PRM' needs about",
-        ),
+        ({"prm.max_token_len_per_gpu": 10_000_000, "prm.reference": "policy"},
+         "the part 'PRM' needs about"),
         ({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.99}, "the part 'rollout' needs"),
-        (
-            {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001},
-            "gpu_memory_utilization=1e-06 leaves",
-        ),
+        ({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.000001},
+         "gpu_memory_utilization=1e-06 leaves"),
     ],
-)
+)  # fmt: skip
 def test_a_warning_names_the_part_that_does_not_fit(planned, changes, said):
     (warning,) = planned(changes).warnings
     assert said in warning and "\n" not in warning
@@ -330,27 +326,18 @@ FITS = ["--device-memory", "80"]
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (
-            [*FITS, "--config-name=prime_trainer_cpu", "PATH"],
-            0,
-            ["policy average", "MiB per device", "fits:"],
-        ),
+        ([*FITS, "--config-name=prime_trainer_cpu", "PATH"], 0,
+         ["policy average", "MiB per device", "fits:"]),
         (["--device-memory", "0.5", "PATH"], 1, ["warning: the part"]),
         ([*FITS, "PATH", "prime.filter.lower=0.9"], 1, ["warning: prime.filter"]),
         ([*FITS, "PATH", "prm.no_such_key=1"], 2, ["no_such_key"]),
         ([*FITS, "NOT_HERE"], 2, ["has no config.json here; --model-configs DIR reads DIR/"]),
-        (
-            [*FITS, "PATH", "EMPTY"],
-            1,
-            ["warning: data.train_files: ", "has no rows", "not here: data.val_files"],
-        ),
-        (
-            [*FITS, "NOT_HERE", "--model-configs", "FOLDER"],
-            0,
-            ["fits:", "not here: data.train_files"],
-        ),
+        ([*FITS, "PATH", "EMPTY"], 1,
+         ["warning: data.train_files: ", "has no rows", "not here: data.val_files"]),
+        ([*FITS, "NOT_HERE", "--model-configs", "FOLDER"], 0,
+         ["fits:", "not here: data.train_files"]),
     ],
-)
+)  # fmt: skip
 def test_the_command_reports_what_does_not_fit_or_is_missing(models, capsys, words, status, said):
     folder = models["tied"]
     paths = {

@@ -133,14 +133,10 @@ REFUSED = [
     ([f"{ACTOR}.optim.lr_scheduler_type=linear"], None),
     ([f"{ACTOR}.optim.total_training_steps=0"], None),
     ([f"{ACTOR}.optim.optimizer=Adamw"], "optim.optimizer=Adamw cannot be imported"),
-    (
-        [f"{ACTOR}.optim.override_optimizer_config={{lr:0}}"],
-        "override_optimizer_config.lr replaces",
-    ),
-    (
-        [f"{ACTOR}.grad_clip=0.5"],
-        f"nothing reads {ACTOR}.grad_clip=0.5; set {ACTOR}.optim.clip_grad",
-    ),
+    ([f"{ACTOR}.optim.override_optimizer_config={{lr:0}}"],
+     "override_optimizer_config.lr replaces"),
+    ([f"{ACTOR}.grad_clip=0.5"],
+     f"nothing reads {ACTOR}.grad_clip=0.5; set {ACTOR}.optim.clip_grad"),
     (["critic.grad_clip=0.5"], "set critic.optim.clip_grad"),
     ([f"{ACTOR}.clip_ratio=0"], None),
     ([f"{ACTOR}.clip_ratio=0.3"], "clip_ratio=0.3 is not read"),
@@ -170,10 +166,8 @@ REFUSED = [
     ([f"{ACTOR}.fsdp_config.model_dtype=bf16"], f"{ACTOR}.fsdp_config.model_dtype=bf16 rounds"),
     ([*GAE, "critic.fsdp.model_dtype=bfloat16"], "critic.fsdp.model_dtype=bfloat16 rounds"),
     ([f"{ACTOR}.fsdp_config.forward_only=true"], "forward_only=true builds no optimizer"),
-    (
-        [f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp8"],
-        "mixed_precision.param_dtype must be",
-    ),
+    ([f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp8"],
+     "mixed_precision.param_dtype must be"),
     # adapters
     ([*LORA, f"{MODEL}.lora_alpha=0"], None),
     ([*PRM_LORA, "prm.model.lora_alpha=-16"], None),
@@ -181,36 +175,28 @@ REFUSED = [
     ([*LORA, f"{MODEL}.target_modules=[]"], None),
     ([*LORA, f"{MODEL}.target_modules=[q_project]"], "names no module of"),
     ([*LORA, f"{MODEL}.target_modules=[q_proj,lm_head]"], "an adapter on lm_head of"),
-    (
-        [*PRM_LORA, "prm.model.target_modules=[embed_tokens]"],
-        "prm.model.target_modules: an adapter",
-    ),
+    ([*PRM_LORA, "prm.model.target_modules=[embed_tokens]"],
+     "prm.model.target_modules: an adapter"),
     ([*LORA, f"{MODEL}.target_modules='.*(q_proj|lm_head)'"], "an adapter on lm_head of"),
     # checkpoints
     ([*SAVE, f"{ACTOR}.checkpoint.save_contents=[hf_model]"], "lacks model, optimizer, extra"),
     ([*SAVE, f"{ACTOR}.checkpoint.save_contents=[]"], "save_contents=[] lacks model"),
     ([*SAVE, f"{ACTOR}.checkpoint.save_contents=[optimizer]"], "lacks model, extra"),
-    (
-        [*SAVE, "prm.checkpoint.save_contents=[model]"],
-        "prm.checkpoint.save_contents=['model'] lacks",
-    ),
+    ([*SAVE, "prm.checkpoint.save_contents=[model]"],
+     "prm.checkpoint.save_contents=['model'] lacks"),
     ([*GAE, *SAVE, "critic.checkpoint.save_contents=[model,extra]"], "critic.checkpoint"),
     ([f"{ACTOR}.checkpoint.save_contents=[modell,optimizer,extra]"], "got 'modell'"),
     (["prm.checkpoint.load_contents=[model,optim]"], "got 'optim'; did you mean optimizer?"),
-    (
-        [f"{ACTOR}.checkpoint.load_contents=[optimizer,extra]"],
-        "load_contents=['optimizer', 'extra']",
-    ),
+    ([f"{ACTOR}.checkpoint.load_contents=[optimizer,extra]"],
+     "load_contents=['optimizer', 'extra']"),
     (["trainer.max_actor_ckpt_to_keep=0"], None),
     (["trainer.save_freq=-5"], None),
     # lengths of a run
     (["trainer.total_training_steps=0"], None),
     (["trainer.total_epochs=0"], None),
     (["variant=rloo", "trainer.critic_warmup=1"], "neither a critic nor a PRM is trained"),
-    (
-        ["trainer.total_training_steps=2", "trainer.critic_warmup=3"],
-        "holds the policy for all 2 steps of the run",
-    ),
+    (["trainer.total_training_steps=2", "trainer.critic_warmup=3"],
+     "holds the policy for all 2 steps of the run"),
     # numbers that are not counts
     ([f"{ROLLOUT}.n=4.0"], None),
     (["data.train_batch_size=4.0"], None),
@@ -224,26 +210,18 @@ REFUSED = [
     (["data.train_files={root}/images.parquet"], "it has images, and the model of"),
     (["data.train_files={root}/agents.parquet"], "did you mean tool_agent?"),
     ([f"{ROLLOUT}.agent.default_agent_loop=single_turn"], None),
-    (
-        [f"{ROLLOUT}.agent.agent_loop_config_path={{root}}/agents.yaml"],
-        "a _target_ cannot be imported",
-    ),
+    ([f"{ROLLOUT}.agent.agent_loop_config_path={{root}}/agents.yaml"],
+     "a _target_ cannot be imported"),
     ([f"{ROLLOUT}.agent.agent_loop_config_path={{root}}/none.yaml"], "cannot be read"),
-    (
-        [f"{FUNCTION}.path={{root}}/keys.py"],
-        "it returned a dict with the key 3; keys must be texts",
-    ),
-    (
-        [f"+{FUNCTION}.reward_kwargs.sources.gsm8kk=math"],
-        "gsm8kk matches no data_source of the data",
-    ),
+    ([f"{FUNCTION}.path={{root}}/keys.py"],
+     "it returned a dict with the key 3; keys must be texts"),
+    ([f"+{FUNCTION}.reward_kwargs.sources.gsm8kk=math"],
+     "gsm8kk matches no data_source of the data"),
     (["modules=[./mine.py]"], "modules: ./mine.py is a path, and a module's name is needed: mine"),
     (["modules=[mine.py]"], "in PYTHONPATH"),
-    (
-        ["prime.process.shaping.name=weibull"],
-        "choose prime/process=steps or step_scorer, and chain@",
-    ),
-]
+    (["prime.process.shaping.name=weibull"],
+     "choose prime/process=steps or step_scorer, and chain@"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", FINE, ids=lambda words: " ".join(words)[-60:])

@@ -266,22 +266,16 @@ REFUSED = [
     ("cpu", {"prime.filter.lower": 0.9}, None),
     ("cpu", {"prm.beta": "high"}, "prm.beta must be a valid number, got 'high'"),
     # keys that nothing reads
-    (
-        "cpu",
-        {"trainer.sav_freq": 1},
-        "nothing reads trainer.sav_freq=1; did you mean trainer.save_freq?",
-    ),
+    ("cpu", {"trainer.sav_freq": 1},
+     "nothing reads trainer.sav_freq=1; did you mean trainer.save_freq?"),
     ("cpu", {"reward.custom_reward_function.arguments": 1}, "arguments=1; there is name, path"),
     ("cpu", {f"{ROLLOUT}.temperature": 0.0}, None),
     ("cpu", {"data.train_batch_size": 12}, None),
     ("cpu", {"algorithm.adv_estimator": "grpo"}, None),
     ("cpu", {"data.train_files": None}, None),
     # verl's own keys: those that it reads no more, types, choices, names
-    (
-        "cpu",
-        {"custom_reward_function.path": "f.py"},
-        "read any more; set reward.custom_reward_function.path",
-    ),
+    ("cpu", {"custom_reward_function.path": "f.py"},
+     "read any more; set reward.custom_reward_function.path"),
     ("cpu", {"data.max_response_length": "abc"}, None),
     ("cpu", {"trainer.logger": ["consle"]}, "got 'consle'; did you mean console?"),
     ("cpu", {"prm.optim": None}, "prm.optim must be a section with keys such as"),
@@ -297,105 +291,59 @@ REFUSED = [
     # rewards
     ("cpu", {"prime.outcome.estimator": "opoo"}, "turn_rloo; did you mean opo?"),
     ("cpu", {"prime.process": None, "prime.outcome.coefficient": 0.0}, "nothing to learn from"),
-    (
-        "cpu",
-        {"prime.outcome.estimator": "gdpo"},
-        "prime.outcome.estimator=gdpo needs more than verl's V1 trainer",
-    ),
+    ("cpu", {"prime.outcome.estimator": "gdpo"},
+     "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
     ("cpu", STEPS, f"{MODE}=geometric takes logarithms"),
-    (
-        "cpu",
-        {"prime.turns": TURN_REWARDS},
-        "default_agent_loop=seeded_single_turn_agent has no rewards of turns",
-    ),
+    ("cpu", {"prime.turns": TURN_REWARDS},
+     "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
     ("cpu", {"prime.outcome.coefficient": 0.0}, "prime.process.gate weighs rewards by outcomes"),
-    (
-        "gpu",
-        {**TWO, **DISTILLED, "prm.update_mode": "after"},
-        "set prm.update_mode=before (it is after)",
-    ),
-    (
-        "gpu",
-        {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True},
-        "use_fused_kernels=false",
-    ),
+    ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"},
+     "set prm.update_mode=before (it is after)"),
+    ("gpu", {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True},
+     "use_fused_kernels=false"),
     # agent loops
     ("cpu", {**LOOP, TOOL_FILE: None}, f"{TOOL_FILE} is not set: bounded_tool_agent needs tools"),
     # the PRM
     ("cpu", {"prm.reference": "base"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
-    (
-        "cpu",
-        {"prm": _composed("variant=paper", "prm=frozen").prm, "prm.reference": "policy"},
-        "is the policy itself",
-    ),
+    ("cpu", {"prm": _composed("variant=paper", "prm=frozen").prm, "prm.reference": "policy"},
+     "is the policy itself"),
     # sizes and kernels
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
-    (
-        "gpu",
-        {**TWO, "prm.max_token_len_per_gpu": 500},
-        "prm.max_token_len_per_gpu=500 is less than",
-    ),
+    ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500},
+     "prm.max_token_len_per_gpu=500 is less than"),
     ("gpu", {"trainer.n_gpus_per_node": 1}, "prm.engine.strategy: fsdp does not shard on one GPU"),
-    (
-        "cpu",
-        FUSED,
-        "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch",
-    ),
+    ("cpu", FUSED,
+     "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch"),
     # arguments of the reward function
-    (
-        "cpu",
-        {ARGUMENTS: {"source": {"poems": "math"}}},
-        f"{ARGUMENTS}.source is not known; known: sources",
-    ),
+    ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}},
+     f"{ARGUMENTS}.source is not known; known: sources"),
     ("cpu", {**FRACTION, "prm.loss": "kto"}, "prm.loss=kto takes 0 and 1 only"),
     # asynchronous modes
-    (
-        "cpu",
-        {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0},
-        "max_off_policy_threshold must be",
-    ),
+    ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0},
+     "max_off_policy_threshold must be"),
     ("cpu", {**SEPARATE, "data.train_batch_size": 24}, "data.train_batch_size=24 must be 16"),
-    (
-        "cpu",
-        {**SEPARATE, f"{ROLLOUT}.nnodes": 0},
-        "rollout.nnodes=0 with n_gpus_per_node=2: set both above 0",
-    ),
-    (
-        "cpu",
-        {**SEPARATE, "prm.mini_batch_size": 16},
-        "prm.mini_batch_size=16 is above the 8 prompts of an update",
-    ),
+    ("cpu", {**SEPARATE, f"{ROLLOUT}.nnodes": 0},
+     "rollout.nnodes=0 with n_gpus_per_node=2: set both above 0"),
+    ("cpu", {**SEPARATE, "prm.mini_batch_size": 16},
+     "prm.mini_batch_size=16 is above the 8 prompts of an update"),
     # PSPO-WRS and step scorers
     ("scored", {"step_scorer.model_path": None}, None),
     ("scored", {"step_scorer.pair_format": {"x": 1}}, "step_scorer.pair_format.x"),
     ("pspo", SERVER, "step_scorer.address is not set"),
-    (
-        "pspo",
-        {**SERVER, "step_scorer.address": "127.0.0.1:9"},
-        "step_scorer.address: http://127.0.0.1:9/c",
-    ),
+    ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"},
+     "step_scorer.address: http://127.0.0.1:9/c"),
     ("pspo", {**OF_VERL, **PLAIN}, "algorithm.adv_estimator=gae reads the positions"),
     ("pspo", {**OF_VERL, "prime.verifier.on_failure": "drop"}, None),
     ("pspo", {**OF_VERL, "algorithm.adv_estimator": "grpo"}, f"{ROLLOUT}.n=1"),
     ("pspo", {**OF_VERL, "reward.reward_manager.name": "naive_with_step_scores"}, "trainer_mode"),
-    (
-        "cpu",
-        {**OF_VERL},
-        "reward.reward_manager.name=pspo_wrs: no method reads step scores",
-    ),
-    (
-        "pspo_gpu",
-        {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5},
-        "num_gpus=0.5 reserves GPUs",
-    ),
-    (
-        "cpu",
-        {"reward.reward_manager.name": "naive_with_step_scores"},
-        "needs the section step_scorer",
-    ),
-]
+    ("cpu", {**OF_VERL}, "reward.reward_manager.name=pspo_wrs: no method reads step scores"),
+    ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5},
+     "num_gpus=0.5 reserves GPUs"),
+    ("cpu", {"reward.reward_manager.name": "naive_with_step_scores"},
+     "needs the section step_scorer"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "changes"), FINE)
@@ -476,67 +424,34 @@ NO_GYM = "" if find_spec("reasoning_gym") else "reasoning-gym is not installed: 
 # Configuration, changes from a path that is free, and the one problem; empty where there is none.
 FILES = [
     ("cpu", lambda path: train_on(path, n_rows=0), " has no rows"),
-    (
-        "cpu",
-        lambda path: train_on(path, reward_model=None),
-        "row 1 and 31 more: the row needs the key 'reward_model'",
-    ),
-    (
-        "cpu",
-        lambda path: train_on(path, prompt="What?"),
-        "row 1 and 31 more: prompt must be a valid list, got 'What?'",
-    ),
-    (
-        "cpu",
-        lambda path: train_on(path, reward_model={"style": "rule"}),
-        "reward_model needs the key 'ground_truth'",
-    ),
-    (
-        "cpu",
-        lambda path: {TRAIN: write_lines(path.with_suffix(".jsonl"), prompt="x")},
-        "row 1 and 31 more: ",
-    ),
+    ("cpu", lambda path: train_on(path, reward_model=None),
+     "row 1 and 31 more: the row needs the key 'reward_model'"),
+    ("cpu", lambda path: train_on(path, prompt="What?"),
+     "row 1 and 31 more: prompt must be a valid list, got 'What?'"),
+    ("cpu", lambda path: train_on(path, reward_model={"style": "rule"}),
+     "reward_model needs the key 'ground_truth'"),
+    ("cpu", lambda path: {TRAIN: write_lines(path.with_suffix(".jsonl"), prompt="x")},
+     "row 1 and 31 more: "),
     ("cpu", lambda path: {TRAIN: write_lines(path.with_suffix(".jsonl"))}, ""),
-    (
-        "cpu",
-        lambda path: {TRAIN: write_parquet(path.with_suffix(".PARQUET"))},
-        "that verl reads: .parquet",
-    ),
-    (
-        "cpu",
-        long_prompts,
-        "32 of 32 prompts are longer than data.max_prompt_length=2 (up to 3 tokens)",
-    ),
+    ("cpu", lambda path: {TRAIN: write_parquet(path.with_suffix(".PARQUET"))},
+     "that verl reads: .parquet"),
+    ("cpu", long_prompts,
+     "32 of 32 prompts are longer than data.max_prompt_length=2 (up to 3 tokens)"),
     ("cpu", lambda path: {**long_prompts(path), "data.filter_overlong_prompts": True}, ""),
     # The thoughts that a prompt of Qwen3 begins for the model are six more tokens.
     ("cpu", lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinking": True}, ""),
-    (
-        "cpu",
-        lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinking": False},
-        "32 of 32 prompts are longer than data.max_prompt_length=22 (up to 26 tokens)",
-    ),
-    (
-        "cpu",
-        lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinkin": False},
-        f"does not read {CHAT}.enable_thinkin; correct the name, or leave it out",
-    ),
+    ("cpu", lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinking": False},
+     "32 of 32 prompts are longer than data.max_prompt_length=22 (up to 26 tokens)"),
+    ("cpu", lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinkin": False},
+     f"does not read {CHAT}.enable_thinkin; correct the name, or leave it out"),
     # Tools are told in the prompt.
-    (
-        "cpu",
-        lambda path: {**LOOP, **TOLD, "data.max_prompt_length": 2},
-        "longer than data.max_prompt_length=2 (up to ",
-    ),
+    ("cpu", lambda path: {**LOOP, **TOLD, "data.max_prompt_length": 2},
+     "longer than data.max_prompt_length=2 (up to ", ),
     ("cpu", lambda path: {**TOLD, "data.max_prompt_length": 2}, ""),
-    (
-        "cpu",
-        lambda path: train_on(path, n_rows=3),
-        "has 3 usable prompts, fewer than data.train_batch_size=16",
-    ),
-    (
-        "cpu",
-        lambda path: {**train_on(path), **TOO_FEW_EPOCHS},
-        "ends after step 4; set trainer.total_epochs=4",
-    ),
+    ("cpu", lambda path: train_on(path, n_rows=3),
+     "has 3 usable prompts, fewer than data.train_batch_size=16"),
+    ("cpu", lambda path: {**train_on(path), **TOO_FEW_EPOCHS},
+     "ends after step 4; set trainer.total_epochs=4"),
     (
         "cpu",
         lambda path: {
@@ -545,16 +460,10 @@ FILES = [
         },
         "",
     ),
-    (
-        "cpu",
-        own_template_and_long_prompts,
-        "32 of 32 prompts are longer than data.max_prompt_length=2 (up to ",
-    ),
-    (
-        "cpu",
-        lambda path: train_on(path, data_source="poems"),
-        "no verifier for data_source='poems'",
-    ),
+    ("cpu", own_template_and_long_prompts,
+     "32 of 32 prompts are longer than data.max_prompt_length=2 (up to ", ),
+    ("cpu", lambda path: train_on(path, data_source="poems"),
+     "no verifier for data_source='poems'"),
     (
         "cpu",
         lambda path: {
@@ -564,38 +473,23 @@ FILES = [
         "",
     ),
     ("cpu", lambda path: train_on(path, data_source="reasoning_gym/gcd"), NO_GYM),
-    (
-        "cpu",
-        lambda path: train_on(path, data_source="reasoning_gym/puzzle24"),
-        NO_GYM or "puzzle24 of reasoning-gym is refused: its scorer pays the constant",
-    ),
+    ("cpu", lambda path: train_on(path, data_source="reasoning_gym/puzzle24"),
+     NO_GYM or "puzzle24 of reasoning-gym is refused: its scorer pays the constant"),
     # Restatements are found only where the prompt is known.
-    (
-        "cpu",
-        lambda path: {**train_on(path, data_source="math"), **DAPO},
-        "name=dapo does not tell the reward function",
-    ),
-    (
-        "cpu",
-        lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"},
-        "has no config.json",
-    ),
-    (
-        "cpu",
-        lambda path: {"prm.model.path": bare(path / "bare")},
-        "bare has no tokenizer; save it there",
-    ),
-    (
-        "cpu",
-        lambda path: get_prm(path, tokens=("a", "c", "b")),
-        " has another vocabulary than the policy ",
-    ),
+    ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO},
+     "name=dapo does not tell the reward function"),
+    ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"},
+     "has no config.json"),
+    ("cpu", lambda path: {"prm.model.path": bare(path / "bare")},
+     "bare has no tokenizer; save it there"),
+    ("cpu", lambda path: get_prm(path, tokens=("a", "c", "b")),
+     " has another vocabulary than the policy "),
     ("cpu", lambda path: get_prm(path, n_embeddings=2), "token ids up to 2, the model in "),
     # Verl's fused kernels do not reach an output layer of its own on fsdp2.
     ("gpu", fused_prm, "prm.model.fused_kernel_options.impl_backend=triton"),
     # Gold answers are needed only where they count.
     ("pspo", lambda path: train_on(path, data_source=None, reward_model=None), ""),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "changes", "said"), FILES)
@@ -629,16 +523,14 @@ REWARD_FUNCTIONS = [
     ("return {'score': 1.0, 'acc': 1.0, 3: 4}", "a dict with the key 3; keys must be texts"),
     ("return 1.0", None),
     ("return {'score': True, 'acc': 0.5, 'more': 'x'}", None),
-    (
-        "return None",
-        "it returned None, and must return a finite number, or a dict with one as score",
-    ),
+    ("return None",
+     "it returned None, and must return a finite number, or a dict with one as score"),
     ("return float('nan')", "it returned nan, and must"),
     ("raise KeyError('gold')", "fails on the first row of data.train_files: "),
     ("__import__('os')._exit(3)", "exit code 3"),
     ("__import__('time').sleep(99)", "more than 5.0 s"),
     ("return {'score': 1}", "returns no 'acc' (score), which prime.label_key names"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "said"), REWARD_FUNCTIONS)
@@ -664,12 +556,10 @@ def test_a_reward_function_is_called_on_the_first_row(
         (None, "score.py does not exist"),
         ("x = 1", "has no attribute 'compute_score'"),
         ("def compute_score(:", "invalid syntax"),
-        (
-            "def compute_score(response, gold): return 1.0",
-            "unexpected keyword argument 'data_source'",
-        ),
+        ("def compute_score(response, gold): return 1.0",
+         "unexpected keyword argument 'data_source'"),
     ],
-)
+)  # fmt: skip
 def test_a_reward_function_that_cannot_be_called_is_one_line(get_problems, tmp_path, text, said):
     if text is not None:
         (tmp_path / "score.py").write_text(text)
@@ -829,14 +719,12 @@ def test_a_users_verifier_is_tried_on_the_first_row(
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (
-            lambda source, mask, group: mask[:, :1],
-            "must return a tensor of shape (4, 5), got (4, 1)",
-        ),
+        (lambda source, mask, group: mask[:, :1],
+         "must return a tensor of shape (4, 5), got (4, 1)"),
         (lambda source, mask, group: mask + torch.ones(3), "failed: RuntimeError: The size of"),
         (lambda source, mask, group: mask / 0, "returns NaN or infinity for finite rewards"),
     ],
-)
+)  # fmt: skip
 def test_errors_of_a_users_estimator_name_it(monkeypatch, function, said):
     """They are as in a trial until a run meets other sizes."""
     monkeypatch.setattr(extend, "ESTIMATORS", {})

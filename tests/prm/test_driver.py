@@ -69,14 +69,11 @@ def worker_configs(tmp_path, name, overrides):
     [
         ("prime_trainer", [FUSED], (4000, 16000)),
         ("prime_trainer", ["prm.infer_max_token_len_per_gpu=9000"], (4000, 9000)),
-        (
-            "prime_trainer",
-            [FUSED, "prm.use_dynamic_bsz=false", "prm.micro_batch_size_per_gpu=2"],
-            (4000, None),
-        ),
+        ("prime_trainer", [FUSED, "prm.use_dynamic_bsz=false", "prm.micro_batch_size_per_gpu=2"],
+         (4000, None)),
         ("prime_trainer_cpu", [FUSED], (4000, 4000)),
     ],
-)
+)  # fmt: skip
 def test_the_prm_and_its_reference_have_the_same_budgets(tmp_path, name, overrides, tokens):
     """Passes without gradients are packed into more tokens than a training pass has."""
     for worker in worker_configs(tmp_path, name, overrides).values():
@@ -120,12 +117,10 @@ def test_targets_of_the_policy_loss_stay_on_the_device(tmp_path, variant, stream
         ({"replay": 2, "reference": "policy"}, "prm.replay=2 .* prm.reference "),
         ({"replay": 2, "loss": "nca"}, "prm.replay=2 .* prm.loss=nca"),
         ({"bias": 0.05}, "unknown key prm.bias; did you mean bias_lr"),
-        (
-            {"bias_lr": 0.05, "loss": "dpo", "update_mode": "after"},
-            "prm.bias_lr=0.05 .* prm.loss=dpo",
-        ),
+        ({"bias_lr": 0.05, "loss": "dpo", "update_mode": "after"},
+         "prm.bias_lr=0.05 .* prm.loss=dpo"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
     with pytest.raises(SettingsError, match=f"^{message}[^\n]*$"):
         prm_settings(**changes)

@@ -36,11 +36,9 @@ VARIANTS = {
     "fsdp1": (BOTH, base.FSDP1, base.FSDP1),
     "fsdp1, packed, offloaded": (BOTH, *[base.FSDP1 | base.PACKED | base.OFFLOAD] * 2),
     # The last one: flash-attn's stand-in stays.
-    "flash-attn, packed, Ulysses": (
-        BOTH,
-        *[flash_attention.FLASH | base.PACKED | base.ULYSSES] * 2,
-    ),
-}
+    "flash-attn, packed, Ulysses": (BOTH,
+     *[flash_attention.FLASH | base.PACKED | base.ULYSSES] * 2),
+}  # fmt: skip
 
 
 # In these the average moves toward the trained policy, and is saved and restored.

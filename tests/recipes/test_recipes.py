@@ -298,14 +298,10 @@ WITHOUT_CRITIC = ["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=8
         ([], {"SCORER": "http://host:8000"}, 0, None),
         # Ray's one thread would take ten minutes a step; so validation does not come first either.
         ([], {"SCORER_GPUS": "0"}, 0, 16),
-        (
-            [],
-            {"SCORER_GPUS": "0.2", "N_GPUS": "8", "TRAIN_BATCH": "128", "MINI_BATCH": "32"},
-            0.2,
-            None,
-        ),
+        ([], {"SCORER_GPUS": "0.2", "N_GPUS": "8", "TRAIN_BATCH": "128", "MINI_BATCH": "32"}, 0.2,
+         None),
     ],
-)
+)  # fmt: skip
 def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, knobs, gpus, threads):
     config = composed(
         get_calls(
@@ -445,18 +441,10 @@ def test_a_dry_run_without_rollouts_prints_its_command(tmp_path, script, words):
 @pytest.mark.parametrize(
     ("script", "words", "knobs", "hint"),
     [
-        (
-            "prime/run_eurus2-7b_fsdp.sh",
-            [],
-            {"TRAIN_FILES": "none.parquet"},
-            "none.parquet does not exist",
-        ),
-        (
-            "prime/run_eurusprm-stage1_fsdp.sh",
-            [],
-            {"TRAIN_FILES": "none.parquet"},
-            "none.parquet does not exist",
-        ),
+        ("prime/run_eurus2-7b_fsdp.sh", [], {"TRAIN_FILES": "none.parquet"},
+         "none.parquet does not exist"),
+        ("prime/run_eurusprm-stage1_fsdp.sh", [], {"TRAIN_FILES": "none.parquet"},
+         "none.parquet does not exist"),
         ("prime/run_eurus2-7b_fsdp.sh", [], {"VARIANT": "rlo"}, "VARIANT=rlo"),
         ("prime/run_eurus2-7b_fsdp.sh", [], {"ENGINE": "deep", "DRY_RUN": "1"}, "ENGINE=deep"),
         ("prime/run_qwen2.5-math-7b_zero_fsdp.sh", [], {"SIZE": "3b"}, "SIZE=3b"),
@@ -465,15 +453,11 @@ def test_a_dry_run_without_rollouts_prints_its_command(tmp_path, script, words):
         ("multi_node/run_eurus2-7b_megatron.sh", [], {"SHRINK": "1"}, "SHRINK=1"),
         (PPO, list("abcd"), {"VARIANT": "weibul"}, "VARIANT=weibul"),
         (PPO, list("abc"), {}, "give 4 arguments"),
-        (
-            "pspo_wrs/run_bert-large_step-rm_ddp.sh",
-            list("ab"),
-            {"EFFECTIVE_BATCH": "100"},
-            "EFFECTIVE_BATCH=100",
-        ),
+        ("pspo_wrs/run_bert-large_step-rm_ddp.sh", list("ab"), {"EFFECTIVE_BATCH": "100"},
+         "EFFECTIVE_BATCH=100"),
         ("eval_eurus2.sh", ["m"], {"DECODING": "beams"}, "DECODING"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_one_line_and_nothing_is_trained(tmp_path, script, words, knobs, hint):
     out = tmp_path / "out"
     environment = {

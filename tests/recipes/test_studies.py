@@ -87,12 +87,10 @@ STUDY = {
     "tuning_seeds": [0],
     "seeds": [1, 2],
     "more_seeds": {"rloo": [3]},
-    "methods": {
-        "rloo": [["rollout.prompts=5"], ["rollout.prompts=4", "actor.lr=1e-3"]],
-        "held": [["rloo_ema", "rollout.prompts=5"]],
-    },
+    "methods": {"rloo": [["rollout.prompts=5"], ["rollout.prompts=4", "actor.lr=1e-3"]],
+     "held": [["rloo_ema", "rollout.prompts=5"]]},
     "table": {"ratios": ["rollouts"], "accuracies": [0.9], "means": ["gate"]},
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -104,31 +104,19 @@ def test_an_unevaluated_expression_is_right_unless_it_restates_the_problem(parts
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        (
-            "math",
-            {},
-            "set reward.reward_manager.name=naive_with_prompt, or math_strictness=lenient",
-        ),
-        (
-            "math",
-            {"math_strictness": "strict"},
-            "math_strictness='strict' is not one of no_restatement, lenient",
-        ),
+        ("math", {},
+         "set reward.reward_manager.name=naive_with_prompt, or math_strictness=lenient"),
+        ("math", {"math_strictness": "strict"},
+         "math_strictness='strict' is not one of no_restatement, lenient"),
         ("apps", {"code_reward": "some"}, "code_reward='some' is not one of all, fraction"),
-        (
-            "math",
-            {"verifiers": {"math": {"second": 5.0}}},
-            "task 'math' has no setting 'second'; it has seconds",
-        ),
+        ("math", {"verifiers": {"math": {"second": 5.0}}},
+         "task 'math' has no setting 'second'; it has seconds"),
         ("shouts/a", {"verifiers": {"singing": {}}}, "no task 'singing'"),
         ("poems", {}, r"data_source='poems'.*reward_kwargs.sources, e.g. \{poems: math\}"),
-        (
-            "poems",
-            {"sources": {"poems": "verse"}},
-            "no task 'verse' for data_source 'poems'; known.*choice, code",
-        ),
+        ("poems", {"sources": {"poems": "verse"}},
+         "no task 'verse' for data_source 'poems'; known.*choice, code"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_option_is_named_with_what_would_be_right(source, options, message):
     with pytest.raises(ValueError, match=message):
         score(source, r"\boxed{4}", "4", **options)

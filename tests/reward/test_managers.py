@@ -286,13 +286,10 @@ BODIES = [
     ("return float('inf')", "error", "it returned inf, and must return a finite number"),
     ("__import__('time').sleep(99)", "timeout", "compute_score: more than 1"),
     # Holds the interpreter's lock, so no thread could end it.
-    (
-        "return __import__('re').match('(a*)*b', 'a' * 99) is None",
-        "timeout",
-        "compute_score: more than 1",
-    ),
+    ("return __import__('re').match('(a*)*b', 'a' * 99) is None", "timeout",
+     "compute_score: more than 1"),
     ("__import__('os').abort()", "error", "the process died twice during this run: exit code -6"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])

@@ -341,15 +341,12 @@ def test_a_resumed_run_appends_its_metrics_to_one_file(make, tmp_path, monkeypat
     [
         ({}, "org/model", ""),
         ({"train_files": ["moved.parquet"]}, "org/model", ""),
-        (
-            {"train_files": "other.parquet"},
-            "org/model",
-            "data.train_files a.parquet, now it is other.parquet",
-        ),
+        ({"train_files": "other.parquet"}, "org/model",
+         "data.train_files a.parquet, now it is other.parquet"),
         ({"seed": 2}, "org/model", "data.seed 1, now it is 2"),
         ({}, "org/other", "the tokenizer of org/model, now it is org/other"),
     ],
-)
+)  # fmt: skip
 def test_no_run_continues_with_other_data_tokenizers_and_seeds_unasked(
     make, tmp_path, monkeypatch, data, path, said
 ):

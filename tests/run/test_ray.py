@@ -264,15 +264,12 @@ def test_a_run_that_cannot_resume_does_not_start(start, tmp_path, capsys):
         ("nowhere", None, "RAY_ADDRESS=nowhere does not answer (it must be HOST:PORT)"),
         ("127.0.0.1:{port}", None, ""),
         ("", None, ""),
-        (
-            "",
-            "127.0.0.1:{port}",
-            "set RAY_ADDRESS=127.0.0.1:{port} to use it, or RAY_ADDRESS=local",
-        ),
+        ("", "127.0.0.1:{port}",
+         "set RAY_ADDRESS=127.0.0.1:{port} to use it, or RAY_ADDRESS=local"),
         ("", "127.0.0.1:9", "run `ray stop`, or set RAY_ADDRESS=local"),
         ("local", "127.0.0.1:{port}", ""),
     ],
-)
+)  # fmt: skip
 def test_dead_and_foreign_clusters_are_named_before_ray_waits(
     monkeypatch, tmp_path, port, address, left, said
 ):

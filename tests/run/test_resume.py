@@ -104,21 +104,15 @@ def test_naming_the_checkpoint_allows_what_the_run_then_follows(start):
 @pytest.mark.parametrize(
     ("words", "names", "said"),
     [
-        (
-            [],
-            ["actor", "policy_average"],
-            "prm has no model_world_size_1_rank_*.pt, so this run cannot resume",
-        ),
+        ([], ["actor", "policy_average"],
+         "prm has no model_world_size_1_rank_*.pt, so this run cannot resume"),
         ([], ["prm"], "actor has no model_world_size_1_rank_*.pt"),
         ([], ["actor", "prm"], "policy_average has no model_world_size_1"),
-        (
-            [*CRITIC, "variant=guarded"],
-            ["actor", "prm"],
-            "critic has no model_world_size_1_rank_*.pt",
-        ),
+        ([*CRITIC, "variant=guarded"], ["actor", "prm"],
+         "critic has no model_world_size_1_rank_*.pt"),
         (["variant=rloo"], ["actor"], ""),
     ],
-)
+)  # fmt: skip
 def test_checkpoints_without_weights_are_refused(start, words, names, said):
     config = start(*words)
     save(config, names=names)

@@ -109,29 +109,16 @@ def seen(steps):
 
 
 EXPECTED = {
-    "pspo": [
-        "> [1] . It says 3. 1",
-        "|[1] . It says 3.> [2] . So it is 4. 0",
-        "|[1] . It says 3.|[2] . So it is 4.> [3] . Option 1. -1",
-        "|1. Other response.> 2. Its second step. 1",
-        "|7. Middle of a third.> 8. Goes on. -1",
-    ],
-    "prm800k": [
-        "What is 2 + 3?> Add them. 1",
-        "What is 2 + 3?|Add them.> It is 6. -1",
-        "What is 2 + 3?|Add them.> Hmm. 0",
-        "What is 2 + 3?|Add them.|It is 5.> Done. 1",
-    ],
-    "math-shepherd": [
-        "How?> Step 1: a 1",
-        "How?|Step 1: a> Step 2: b -1",
-        "How?|Step 1: a|Step 2: b> Step 3: c 1",
-        "Mr. R is 5.> Step 1: He is 5. 1",
-        "Is it?> We add. 1",
-        "Is it?|We add.> We stop. -1",
-    ],
+    "pspo": ["> [1] . It says 3. 1", "|[1] . It says 3.> [2] . So it is 4. 0",
+     "|[1] . It says 3.|[2] . So it is 4.> [3] . Option 1. -1",
+     "|1. Other response.> 2. Its second step. 1", "|7. Middle of a third.> 8. Goes on. -1"],
+    "prm800k": ["What is 2 + 3?> Add them. 1", "What is 2 + 3?|Add them.> It is 6. -1",
+     "What is 2 + 3?|Add them.> Hmm. 0", "What is 2 + 3?|Add them.|It is 5.> Done. 1"],
+    "math-shepherd": ["How?> Step 1: a 1", "How?|Step 1: a> Step 2: b -1",
+     "How?|Step 1: a|Step 2: b> Step 3: c 1", "Mr. R is 5.> Step 1: He is 5. 1",
+     "Is it?> We add. 1", "Is it?|We add.> We stop. -1"],
     "chains": ["What is 3?> a 1", "What is 3?|a|b> c -1"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -242,14 +229,11 @@ def test_false_is_not_a_neutral_step(tmp_path, capsys):
     ("questions", "words", "message"),
     [
         # One template with other numbers: a single group.
-        (
-            [f"Tom has {k} apples and buys some more apples." for k in range(30)],
-            (),
-            "no step is in the split {} (30 steps of 1 questions): all are of one group",
-        ),
+        ([f"Tom has {k} apples and buys some more apples." for k in range(30)], (),
+         "no step is in the split {} (30 steps of 1 questions): all are of one group"),
         (["a", "b"], ("--test", 0.001), "no step is in the split {} (2 steps of 2 questions): oth"),
     ],
-)
+)  # fmt: skip
 def test_splits_without_a_step_are_named(tmp_path, capsys, questions, words, message):
     rows = [
         {"question": q, "steps": [f"We add {k}."], "labels": [1]} for k, q in enumerate(questions)

@@ -42,21 +42,13 @@ STEPS = ["[1] . a", "Step 2: b", "3. c"]
         (BARE, ("", ["a"], "b"), {"separator": "\n\n"}, "a\n\nb"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {}, "<s>3. c</s></s>4. d</s>"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {"previous": 2}, "<s>Step 2: b\n3. c</s></s>4. d</s>"),
-        (
-            ROBERTA,
-            ("", STEPS, "4. d"),
-            {"previous": 0, "strip_markers": True},
-            "<s>. a\nb\nc</s></s>d</s>",
-        ),
+        (ROBERTA, ("", STEPS, "4. d"), {"previous": 0, "strip_markers": True},
+         "<s>. a\nb\nc</s></s>d</s>"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {"question": True}, "<s>Q?\n3. c</s></s>4. d</s>"),
-        (
-            ROBERTA,
-            ("Q?", [], "4."),
-            {"question": True, "strip_markers": True},
-            "<s>Q?</s></s>4.</s>",
-        ),
+        (ROBERTA, ("Q?", [], "4."), {"question": True, "strip_markers": True},
+         "<s>Q?</s></s>4.</s>"),
     ],
-)
+)  # fmt: skip
 def test_what_is_shown(tokenizer, arguments, options, expected):
     assert tokenizer.decode(encode(tokenizer, *arguments, **options).ids) == expected
 
@@ -65,28 +57,16 @@ def test_what_is_shown(tokenizer, arguments, options, expected):
     "arguments, question, expected, cut",
     [
         # The previous steps lose their beginning, then the question its end, then the step its own.
-        (
-            ("", ["0123456789abcdef"], "STEP"),
-            False,
-            "<s>456789abcdef</s></s>STEP</s>",
-            (True, False),
-        ),
-        (
-            ("question", ["0123456789"], "STEP"),
-            True,
-            "<s>question\n789</s></s>STEP</s>",
-            (True, False),
-        ),
-        (
-            ("question", ["01"], "LONGER STEP"),
-            True,
-            "<s>quest</s></s>LONGER STEP</s>",
-            (True, False),
-        ),
+        (("", ["0123456789abcdef"], "STEP"), False, "<s>456789abcdef</s></s>STEP</s>",
+         (True, False)),
+        (("question", ["0123456789"], "STEP"), True, "<s>question\n789</s></s>STEP</s>",
+         (True, False)),
+        (("question", ["01"], "LONGER STEP"), True, "<s>quest</s></s>LONGER STEP</s>",
+         (True, False)),
         (("", [], "x" * 40), True, f"<s>{'x' * 18}</s>", (False, True)),
         (("", ["y"], "x" * 40), True, f"<s></s></s>{'x' * 16}</s>", (True, True)),
     ],
-)
+)  # fmt: skip
 def test_what_is_too_long_is_cut_and_said(arguments, question, expected, cut):
     item = encode(ROBERTA, *arguments, max_length=20, previous=0, question=question)
     assert (ROBERTA.decode(item.ids), (item.context_cut, item.step_cut)) == (expected, cut)

@@ -35,14 +35,13 @@ from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
 CHAINS = [
-    Chain(
-        ("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n", "Step 3: the answer is 7."), "2+2?"
-    ),
+    Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n", "Step 3: the answer is 7."),
+     "2+2?"),
     Chain((), "nothing"),
     Chain(("bad",), "\u6f22\u5b57?"),
     Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n"), "2+2?"),
     Chain(tuple(f"Step {k}: we add {k}." for k in range(1, 20)), ""),
-]
+]  # fmt: skip
 BAD = CHAINS[2:3]
 # The steps spell out special tokens.
 SPELT = Chain(("a <pad> longer first step", " <eos>b[SEP]", "x</s>"), "why")
@@ -52,12 +51,10 @@ READINGS = {
     "bert": ("bert", {}),
     "llama": ("llama", {}),
     "plain": ("classifier", {"kind": "token_classification"}),
-    "chat": (
-        "classifier",
-        {"kind": "token_classification", "layout": "chat", "separator": "<pad>"},
-    ),
+    "chat": ("classifier",
+     {"kind": "token_classification", "layout": "chat", "separator": "<pad>"}),
     "tag": ("causal", {**ANSWERS, "separator": " #"}),
-}
+}  # fmt: skip
 reading = pytest.mark.parametrize("reading", READINGS)
 
 

@@ -66,15 +66,12 @@ def test_the_usual_styles_are_recognized(text):
             ],
         ),
         ("numbered", None, ["1. We add.\n2. #### 5"]),
-        (
-            "sentences",
-            None,
-            ["We take e.g. Three cats, i.e. A few. 1. ", "Foo cf. Eq. 2 for more! ", "Done."],
-        ),
+        ("sentences", None,
+         ["We take e.g. Three cats, i.e. A few. 1. ", "Foo cf. Eq. 2 for more! ", "Done."]),
         ("delimiters", ["\n\n", ";"], ["a\n\n", "7+6=3;;", "c"]),
         ("pattern", r"\([a-z]\)|^So", ["(a) x\n", "So y ", "(c) z"]),
     ],
-)
+)  # fmt: skip
 def test_where_steps_begin(splitter, argument, expected):
     assert steps("".join(expected), splitter, argument) == expected
 

@@ -173,24 +173,16 @@ def olympiad(answer, unit=None):
 @pytest.mark.parametrize(
     ("answer", "unit", "right", "wrong"),
     [
-        (
-            ["69", "84"],
-            None,
-            ["84, 69", "69 \\text{ and } 84"],
-            ["69", "84", "69, 85", "69, 84, 1"],
-        ),
+        (["69", "84"], None, ["84, 69", "69 \\text{ and } 84"],
+         ["69", "84", "69, 85", "69, 84, 1"]),
         (["45"], "minute", ["45", "45\\text{ minutes}"], ["45\\text{ hours}", "46"]),
         (["4.2"], "%", ["4.2", "4.2\\%", "x = 4.2", "0.042"], ["4.3", "4.3\\%", "x", "0.043"]),
         (["$t(0,4]$"], None, ["(0,4]", "t \\in (0,4]"], ["(0,4)"]),
         (["$221,$8$"], None, ["8, 221"], ["2218"]),
-        (
-            ["$\\angle B=90$,$\\angle A=90$"],
-            "^{\\circ}",
-            ["90^\\circ, 90^\\circ"],
-            ["90^\\circ, 60^\\circ"],
-        ),
+        (["$\\angle B=90$,$\\angle A=90$"], "^{\\circ}", ["90^\\circ, 90^\\circ"],
+         ["90^\\circ, 60^\\circ"]),
     ],
-)
+)  # fmt: skip
 def test_several_answers_and_units_of_olympiadbench(answer, unit, right, wrong):
     problem = olympiad(answer, unit)
     pairs = [(problem, stated(OLYMPIAD, text)) for text in right + wrong]

@@ -73,17 +73,13 @@ def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     ("row", "message"),
     [
         ({"premise": "a"}, "no column hypothesis or statement2 or sentence2; it has premise"),
-        (
-            {"premise": "a", "hypothesis": "b", "label": 1},
-            "label '1' is none of entailment, neutral",
-        ),
+        ({"premise": "a", "hypothesis": "b", "label": 1},
+         "label '1' is none of entailment, neutral"),
         ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
-        (
-            {"premise": "a", "hypothesis": "b\udc00", "label": "neutral"},
-            "hypothesis has half a character",
-        ),
+        ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"},
+         "hypothesis has half a character"),
     ],
-)
+)  # fmt: skip
 def test_a_row_that_does_not_fit_says_why(row, message):
     with pytest.raises(BadRow, match=message):
         load_task("newsnli").problem(row)
@@ -116,111 +112,47 @@ def _changed(path, value, name):
         # Keys that are missing, unknown or of the wrong type.
         ("awpnli", "title", None, "the file needs the key 'title'"),
         ("awpnli", "prompt", {"user": "x"}, "unknown key prompt; did you mean prompts"),
-        (
-            "awpnli",
-            "options",
-            ["yes", "yes"],
-            "options must be a text or a list of different texts",
-        ),
-        (
-            "awpnli",
-            "source/local",
-            {"dev": "x.csv"},
-            "source.local has the key 'dev'; a key must match pattern '^(all",
-        ),
-        (
-            "awpnli",
-            "source/local",
-            {"all": "/data/x.csv"},
-            "source.local.all.0 must be a path below the data folder",
-        ),
-        (
-            "aime2024",
-            "source/where",
-            {"url": "("},
-            "source.where.url must be a valid regular expression",
-        ),
-        (
-            "minerva_math",
-            "gold/0/extract",
-            "box",
-            "gold.0.extract must be 'boxed', 'gsm8k', 'answer_is' or 'lenient'",
-        ),
-        (
-            "math500",
-            "groups/level/pattern",
-            "x",
-            "groups.level.pattern must have one group in round brackets",
-        ),
+        ("awpnli", "options", ["yes", "yes"],
+         "options must be a text or a list of different texts"),
+        ("awpnli", "source/local", {"dev": "x.csv"},
+         "source.local has the key 'dev'; a key must match pattern '^(all", ),
+        ("awpnli", "source/local", {"all": "/data/x.csv"},
+         "source.local.all.0 must be a path below the data folder"),
+        ("aime2024", "source/where", {"url": "("},
+         "source.where.url must be a valid regular expression"),
+        ("minerva_math", "gold/0/extract", "box",
+         "gold.0.extract must be 'boxed', 'gsm8k', 'answer_is' or 'lenient'"),
+        ("math500", "groups/level/pattern", "x",
+         "groups.level.pattern must have one group in round brackets"),
         # Keys that contradict each other.
         ("awpnli", "name", "other", "name must be that of the file, 'mine', got 'other'"),
         ("awpnli", "data_source", "nowhere", "data_source: no verifier for data_source='nowhere'"),
         ("awpnli", "options", None, "options are missing: awpnli is judged as choice"),
-        (
-            "awpnli",
-            "source/hub",
-            None,
-            "source.hub, source.files and source.revision belong together",
-        ),
-        (
-            "awpnli",
-            "source",
-            {"rows": {"all": 3}},
-            "source needs hub and files, local, or generated",
-        ),
-        (
-            "awpnli",
-            "source",
-            {"generated": "gsm8k"},
-            "source.generated must be one of last_digit_chain",
-        ),
-        (
-            "awpnli",
-            "texts",
-            ["premise"],
-            "texts has 'premise', not a field; fields are statement1, statement2",
-        ),
+        ("awpnli", "source/hub", None,
+         "source.hub, source.files and source.revision belong together"),
+        ("awpnli", "source", {"rows": {"all": 3}},
+         "source needs hub and files, local, or generated"),
+        ("awpnli", "source", {"generated": "gsm8k"},
+         "source.generated must be one of last_digit_chain"),
+        ("awpnli", "texts", ["premise"],
+         "texts has 'premise', not a field; fields are statement1, statement2"),
         ("awpnli", "gold/0/values", None, "gold.0.values must say which option, 1 to 2"),
         ("math500", "gold", [{"columns": ["a", "b"]}], "gold.0 of math needs a single column"),
-        (
-            "humaneval",
-            "gold/0/values",
-            {"a": 1},
-            "gold.0.values must be left out: the gold of code is its tests",
-        ),
-        (
-            "awpnli",
-            "prompts/default/user",
-            "{{premise}}",
-            "prompts.default shows {{premise}}, not a field",
-        ),
-        (
-            "awpnli",
-            "prompts/default/user",
-            "Decide.",
-            "prompts.default.user shows no field; write e.g. {{statement1}}",
-        ),
-        (
-            "awpnli",
-            "decoding/greedy/temperature",
-            0.3,
-            "decoding.greedy.temperature has no effect without do_sample",
-        ),
-        (
-            "awpnli",
-            "metrics",
-            ["f1"],
-            "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1",
-        ),
-        (
-            "math500",
-            "metrics",
-            ["pass@32"],
-            "metrics has 'pass@32', but no decoding has n of 32 or more",
-        ),
+        ("humaneval", "gold/0/values", {"a": 1},
+         "gold.0.values must be left out: the gold of code is its tests"),
+        ("awpnli", "prompts/default/user", "{{premise}}",
+         "prompts.default shows {{premise}}, not a field"),
+        ("awpnli", "prompts/default/user", "Decide.",
+         "prompts.default.user shows no field; write e.g. {{statement1}}"),
+        ("awpnli", "decoding/greedy/temperature", 0.3,
+         "decoding.greedy.temperature has no effect without do_sample"),
+        ("awpnli", "metrics", ["f1"],
+         "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1"),
+        ("math500", "metrics", ["pass@32"],
+         "metrics has 'pass@32', but no decoding has n of 32 or more"),
         ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
     ],
-)
+)  # fmt: skip
 def test_every_mistake_is_one_line_with_its_key(tmp_path, name, path, value, message):
     refused(write(tmp_path, _changed(path, value, name)), message)
 
@@ -228,16 +160,14 @@ def test_every_mistake_is_one_line_with_its_key(tmp_path, name, path, value, mes
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            {"extends": "aimee"},
-            "extends must be the name of a task, got 'aimee'; did you mean aime",
-        ),
+        ({"extends": "aimee"},
+         "extends must be the name of a task, got 'aimee'; did you mean aime"),
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
         ("name: [", "not YAML"),
         ("name: a\nname: b\n", "found duplicate key name"),
         ("1: a", "1 must be strings"),
     ],
-)
+)  # fmt: skip
 def test_bad_extensions_and_malformed_files_are_one_line(tmp_path, content, message):
     refused(
         write(tmp_path, {"name": "mine", **content} if isinstance(content, dict) else content),

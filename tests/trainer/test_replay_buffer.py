@@ -220,22 +220,16 @@ def test_truncated_prompts_are_dropped_unless_they_end_in_time(
             ),
         ),
         # A smaller batch is offered, but an empty one is not.
-        (
-            [GOOD] + [HARD] * 20,
-            False,
-            r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$",
-        ),
+        ([GOOD] + [HARD] * 20, False,
+         r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$"),
         ([HARD] * 20, True, "only 0 of 2"),
         # Failed rollouts say nothing about difficulty.
         ([FAILED] * 20, False, r"8 failed\).*which the log has after 'Error in _run_prompt'$"),
-        (
-            [[UNDECIDED, UNDECIDED]] * 20,
-            False,
-            r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2",
-        ),
+        ([[UNDECIDED, UNDECIDED]] * 20, False,
+         r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2"),
         ([GOOD] + [HARD] * 20, True, None),
     ],
-)
+)  # fmt: skip
 def test_too_few_good_prompts_fail_or_shrink_the_batch(
     monkeypatch, caplog, kind, outcomes, partial, said
 ):
@@ -255,14 +249,11 @@ def test_too_few_good_prompts_fail_or_shrink_the_batch(
 @pytest.mark.parametrize(
     ("accuracy", "label_key", "said"),
     [
-        (
-            0.5,
-            "correct",
-            r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key",
-        ),
+        (0.5, "correct",
+         r"no 'correct' in its extra info \(it has \['acc', .*\]\).*prime.label_key"),
         (2.0, "acc", r"is not in \[0, 1\]"),
     ],
-)
+)  # fmt: skip
 def test_a_label_must_exist_and_be_an_accuracy(monkeypatch, accuracy, label_key, said):
     rollouts = start(monkeypatch, [[accuracy] * 2] * 10)
     rollouts.buffer.judge.label_key = label_key

@@ -222,13 +222,11 @@ def test_tool_rewards_are_a_source_at_the_ends_of_turns(monkeypatch):
             ),
         ),
         ({"tool_rewards": [NAN]}, r"reports tool_rewards=\[nan\]"),
-        (
-            {"tool_rewards": []},
-            "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn",
-        ),
+        ({"tool_rewards": []},
+         "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn"),
         ({"tool_rewards": [1.0] * 4}, "has 3 turns and 4 rewards in tool_rewards"),
     ],
-)
+)  # fmt: skip
 def test_missing_rewards_of_turns_are_reported_in_one_line(monkeypatch, extra, message):
     queue, batch = stored(monkeypatch, MASKS, rewards=REWARDS)
     queue.put(

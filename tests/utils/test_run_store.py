@@ -59,16 +59,14 @@ def test_rows_survive_an_error_and_can_be_forgotten(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            '{"key": 1, "value": NaN}\n',
-            "line 1 is broken or half-written: NaN is not a JSON number",
-        ),
+        ('{"key": 1, "value": NaN}\n',
+         "line 1 is broken or half-written: NaN is not a JSON number"),
         ("[]\n", "line 1 is a list, not an object"),
         ('{"key": 1}\n', "line 1 does not hold key, value"),
         ('{"key": 9, "value": 1}\n', "line 1 9 belongs to no item of this run"),
         ('{"key": 1, "value": 1}\n' * 2, "line 2 1 is there a second time"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_one_line_and_is_left_alone(tmp_path, text, message):
     path = tmp_path / "lines.jsonl"
     path.write_text(text)

@@ -256,33 +256,25 @@ def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsy
     ("words", "said"),
     [
         ("chain_smu", "reasoning-gym has no task 'chain_smu'; did you mean chain_sum?"),
-        (
-            "puzzle24",
-            "puzzle24 of reasoning-gym is refused: its scorer pays the constant '1*2*3*4'",
-        ),
-        (
-            "gcd propositional_logic",
-            "is refused: its scorer pays the constant 'P ∨ Q', and premises",
-        ),
+        ("puzzle24",
+         "puzzle24 of reasoning-gym is refused: its scorer pays the constant '1*2*3*4'"),
+        ("gcd propositional_logic",
+         "is refused: its scorer pays the constant 'P ∨ Q', and premises"),
         ("game_of_life_halting", "is refused: its scorer takes every answer for right, such as"),
-        (
-            "composite",
-            "composite makes no problems: AssertionError Must specify at least one dataset",
-        ),
+        ("composite",
+         "composite makes no problems: AssertionError Must specify at least one dataset"),
         ("gcd --set max_valeu=3", "unknown key gcd.max_valeu; did you mean max_value?"),
         ("gcd --set max_value=many", "gcd.max_value must be a valid integer, unable to parse"),
         ("gcd --set max_value={", "while parsing a flow node"),
         ("gcd --set lcm.max_value=3", "--set lcm.max_value=3: lcm is not one of the tasks gcd"),
         ("gcd --set threshold=2", "gcd.threshold must be less than or equal to 1, got 2"),
-        (
-            "gcd --set extraction=box",
-            "must be 'boxed', 'gsm8k' or 'lenient', got 'box'; did you mean boxed?",
-        ),
+        ("gcd --set extraction=box",
+         "must be 'boxed', 'gsm8k' or 'lenient', got 'box'; did you mean boxed?"),
         ("gcd=0", "gcd=0 must be TASK or TASK=WEIGHT, with a positive weight, and each task once"),
         ("gcd --prompt plain", "reasoning_gym:gcd has no prompt 'plain'; it has default, question"),
         ("gcd --set max_value=2", "different problems in 11280 attempts; ask for fewer"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_line(tmp_path, capsys, words, said):
     assert main([*words.split(), "--output-dir", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err

@@ -77,18 +77,14 @@ def test_pickled_texts_are_read_and_other_pickles_run_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"public_test_cases": '[{"input": "1"}]'},
-            "public_test_cases: test 1 has no input and output that are texts",
-        ),
+        ({"public_test_cases": '[{"input": "1"}]'},
+         "public_test_cases: test 1 has no input and output that are texts"),
         ({"private_test_cases": None}, "private_test_cases must be a text, got NoneType"),
-        (
-            {"private_test_cases": "%%" + packed("[]")},
-            "private_test_cases is neither JSON nor packed",
-        ),
+        ({"private_test_cases": "%%" + packed("[]")},
+         "private_test_cases is neither JSON nor packed"),
         ({"metadata": '{"func_name": "f"}'}, "a test is 'stdin', but metadata has calls of f"),
     ],
-)
+)  # fmt: skip
 def test_rows_that_are_not_of_livecodebench_are_refused(change, message):
     with pytest.raises(MalformedTests, match=message):
         parse_test_cases({**row([STDIN], [STDIN]), **change})

@@ -76,10 +76,8 @@ class TestStandardInput:
 @pytest.mark.parametrize(
     ("program", "outcome"),
     [
-        (
-            "class Solution:\n    def f(self, a: List[int], b: int) -> int: return sum(a) + b",
-            Outcome.CORRECT,
-        ),
+        ("class Solution:\n    def f(self, a: List[int], b: int) -> int: return sum(a) + b",
+         Outcome.CORRECT),
         (
             (
                 "f = lambda a, b: [print('chatter'), float(sum(a) + b)][1]\nif __name__ =="
@@ -93,7 +91,7 @@ class TestStandardInput:
         ("def f(a, b): return {6}", Outcome.ERROR),
         ("def f(a, b): exit()", Outcome.ERROR),
     ],
-)
+)  # fmt: skip
 def test_calls_of_functions_and_methods(verifier, program, outcome):
     cases = {"fn_name": "f", "inputs": ["[1, 2]\n3", "[]\n0"], "outputs": ["6", "0"]}
     assert judge(verifier, program, cases).outcome is outcome
@@ -152,37 +150,22 @@ class TestAssertions:
             ("def f(x): raise ValueError('no')", {"test": EXPECTS_ERROR}, True),
             ("def f(x): raise KeyError('no')", {"test": EXPECTS_ERROR}, False),
             (OBJECTS, {"test_list": OF_OBJECTS}, True),
-            (
-                "def f(x): return object()\ndef g(x): return 2",
-                {"test_list": ["assert g(f(1)) == 2"]},
-                True,
-            ),
+            ("def f(x): return object()\ndef g(x): return 2",
+             {"test_list": ["assert g(f(1)) == 2"]}, True),
             # Tests may pass functions; a solution may not stand on a built-in that it leaves out.
-            (
-                "def apply(f, x): return f(x)",
-                {"test_list": ["assert apply(lambda x: x + 1, 3) == 4"]},
-                True,
-            ),
+            ("def apply(f, x): return f(x)",
+             {"test_list": ["assert apply(lambda x: x + 1, 3) == 4"]}, True),
             ("", {"test_list": ["assert sum([1, 2]) == 3"], "entry_point": "sum"}, False),
             ("def f(x): return helper(x)", WITH_HELPER, True),
             ("def helper(x): return 3\ndef f(x): return 0", WITH_HELPER, False),
-            (
-                LEETCODE,
-                {
-                    "test": (
-                        "head = Solution().drop(ListNode(1, ListNode(2, ListNode(3))))\n" + SECOND
-                    )
-                },
-                True,
-            ),
-            (
-                LEETCODE,
-                {"test": "root = Solution().add(TreeNode(1, None, TreeNode(2)))\n" + RIGHT},
-                True,
-            ),
+            (LEETCODE,
+             {"test": ("head = Solution().drop(ListNode(1, ListNode(2, ListNode(3))))\n" + SECOND)},
+             True),
+            (LEETCODE, {"test": "root = Solution().add(TreeNode(1, None, TreeNode(2)))\n" + RIGHT},
+             True),
             (LEETCODE, {"test": "root = Solution().drop(None)\n" + RIGHT}, False),
         ],
-    )
+    )  # fmt: skip
     def test_what_tests_may_ask_of_a_program(self, verifier, program, cases, right):
         assert judge(verifier, program, cases).correct is right
 
@@ -209,12 +192,10 @@ class TestTheGrader:
         [
             ("not json", "test cases: no JSON"),
             ({"test": "x = = 1"}, "the tests are not Python"),
-            (
-                {"test_list": ["assert f() == 1"], "test_imports": ["import no_such_module"]},
-                "no_such_module",
-            ),
+            ({"test_list": ["assert f() == 1"], "test_imports": ["import no_such_module"]},
+             "no_such_module"),
         ],
-    )
+    )  # fmt: skip
     def test_malformed_tests_fail_the_grader_not_the_program(self, verifier, cases, detail):
         verdict = judge(verifier, ADD, cases)
         assert verdict.grader_failure and verdict.score is None and detail in verdict.detail

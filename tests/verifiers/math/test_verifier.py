@@ -58,10 +58,8 @@ EQUAL = [
     # Equations: a line, numbers only, names to be calculated; the exact side of an approximation.
     ("x=3", "x-3=0"),
     (r"\frac{1}{4}+\frac{1}{2}=\frac{3}{4}", r"\frac{2}{8}+\frac{4}{8}=0.75"),
-    (
-        r"\sin\frac{\pi}{12}=\frac{\sqrt{6}-\sqrt{2}}{4}",
-        r"\sin\frac{\pi}{12}=\frac{\sqrt{3}-1}{2\sqrt{2}}",
-    ),
+    (r"\sin\frac{\pi}{12}=\frac{\sqrt{6}-\sqrt{2}}{4}",
+     r"\sin\frac{\pi}{12}=\frac{\sqrt{3}-1}{2\sqrt{2}}"),
     (r"x=\sqrt{8},y=3", r"y=3,x=2\sqrt{2}"),
     (r"\sqrt{2}", r"x=\sqrt{2}\approx1.41"),
     (r"\sqrt{8}=2\sqrt{2}", r"\sqrt{4}\sqrt{2}=\sqrt{8}"),
@@ -69,7 +67,7 @@ EQUAL = [
     ("17", r"\underline{\textcolor{red}{17}}\\"),
     (r"(3,\infty)", r"3<X<\infty"),
     ("X+1,X-1", r"X\pm 1"),
-]
+]  # fmt: skip
 # And predictions that look alike.
 DIFFERENT = [
     (r"3\text{ minutes}", r"3\text{ Hours}"),

@@ -63,17 +63,13 @@ def test_a_forgery_earns_nothing(name, attacked):
 
 
 SUITES = {
-    "HumanEval": {
-        "test": "def check(candidate):\n    assert candidate(1) == 31415926\n",
-        "entry_point": "answer",
-    },
-    "MBPP": {
-        "test_list": ["assert math.isclose(answer(1), 31415926)"],
-        "test_imports": ["import math"],
-    },
+    "HumanEval": {"test": "def check(candidate):\n    assert candidate(1) == 31415926\n",
+     "entry_point": "answer"},
+    "MBPP": {"test_list": ["assert math.isclose(answer(1), 31415926)"],
+     "test_imports": ["import math"]},
     "iterator": {"test": "assert all(map(lambda n: answer(n) == 31415926, [1]))"},
     "call": {"fn_name": "answer", "inputs": ["1"], "outputs": ["31415926"]},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", attacks.CHEATS)

@@ -48,16 +48,12 @@ t.start()
         ("import atexit; atexit.register(print, 'late'); print('early')", "early\nlate"),
         ("open('f', 'w').write('x'); print(open('f').read())", "x"),
         ("import sqlite3, email, asyncio; print(asyncio.run(asyncio.sleep(0, 3)))", "3"),
-        (
-            "from dataclasses import dataclass\n@dataclass\nclass P: x: int\nprint(P(1), __name__)",
-            "P(x=1) __main__",
-        ),
-        (
-            f"import os, sys; print(dict(os.environ), sys.argv, {str(ROOT)!r} in sys.path)",
-            "{} ['program.py'] False",
-        ),
+        ("from dataclasses import dataclass\n@dataclass\nclass P: x: int\nprint(P(1), __name__)",
+         "P(x=1) __main__"),
+        (f"import os, sys; print(dict(os.environ), sys.argv, {str(ROOT)!r} in sys.path)",
+         "{} ['program.py'] False"),
     ],
-)
+)  # fmt: skip
 def test_what_programs_rely_on(sandbox, monkeypatch, program, stdout):
     monkeypatch.setenv("PRIME_EXT_SECRET", "secret")
     execution = sandbox.run(program, "42 ü\n")
