@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -88,7 +89,9 @@ def plan_recipe(script: str, words: Sequence[str], knobs: Mapping[str, str]) -> 
     """Return what ``DRY_RUN=1`` prints for a recipe, planned in this process."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Path(folder, "python")
-        recorder.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+        # The launcher itself runs.
+        launch = f'[ "$2" != recipes.launch ] || exec "{sys.executable}" "$@"'
+        recorder.write_text(f'#!/bin/sh\n{launch}\nprintf "%s\\0" "$@"\n')
         recorder.chmod(0o755)
         environment = os.environ | {"DRY_RUN": "1", "PYTHON": str(recorder)} | dict(knobs)
         command = ["bash", str(ROOT / "recipes" / script), *words]

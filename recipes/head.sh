@@ -30,15 +30,3 @@ begin() {
         exit 2
     fi
 }
-
-# begin_variation BASE ARGUMENTS...: for a recipe that runs another one with other numbers, set RUN
-# to BASE, a path below recipes/. If the first argument is -h or --help, print usage, the knobs of
-# BASE and those in OWN_KNOBS, and exit.
-begin_variation() {
-    RUN=$PROJECT_ROOT/recipes/$1
-    [[ "${2:-}" == "-h" || "${2:-}" == "--help" ]] || return 0
-    usage "${BASH_SOURCE[1]}"
-    bash "$RUN" --help | sed -n '/^Knobs/,$p'
-    [[ -z "${OWN_KNOBS:-}" ]] || echo "                     $OWN_KNOBS"
-    exit 0
-}

@@ -13,7 +13,7 @@ import device_run
 import pytest
 import runs
 from forked_workers import python
-from recipe_calls import get_calls, get_overrides
+from recipe_calls import LAUNCHES, get_calls, get_overrides
 
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.run.ray_cluster import check_ray
@@ -112,7 +112,7 @@ def test_a_shrunk_run_leaves_room_for_vllm_on_24_gb(gpu):
 @pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({"TORCH_COMPILE_DISABLE": "0"}, "0")])
 def test_a_shrunk_run_compiles_only_if_asked(tmp_path, given, expected):
     python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "disabled: $TORCH_COMPILE_DISABLE"\n')
+    python.write_text(f'#!/bin/bash\n{LAUNCHES}\necho "disabled: $TORCH_COMPILE_DISABLE"\n')
     python.chmod(0o755)
     knobs = {"SHRINK": "gpu", "PYTHON": str(python), "OUTPUT_DIR": str(tmp_path / "out")}
     kept = {name: value for name, value in os.environ.items() if name != "TORCH_COMPILE_DISABLE"}

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from recipe_calls import RECIPES
+from recipe_calls import RECIPES, get_experiments
 
 from prime_ext import doctor
 
@@ -119,7 +119,8 @@ def test_packages_of_one_recipe_are_not_installed_for_others(tmp_path, find):
     [
         path
         for path in map(str, sorted(path.relative_to(RECIPES) for path in RECIPES.rglob("*.sh")))
-        if f"bash recipes/{path}" in (RECIPES / path).read_text() and path != "make_environment.sh"
+        if path != "make_environment.sh"
+        and (f"bash recipes/{path}" in (RECIPES / path).read_text() or get_experiments(path))
     ],
 )
 def test_help_says_how_to_use_it_and_needs_no_python(script):
@@ -140,7 +141,7 @@ SET_ELSEWHERE = ("PYTHONPATH", "RAY_", "SLURM_", "VERL_USE_EXTERNAL_MODULES")
     [
         str(path.relative_to(RECIPES))
         for path in sorted(RECIPES.rglob("*.sh"))
-        if re.search(rf"bash \S*{re.escape(path.name)}", path.read_text())
+        if re.search(rf"bash \S*{re.escape(path.name)}|^run_experiment ", path.read_text(), re.M)
     ],
 )
 def test_help_lists_every_knob_of_the_script(script):
@@ -150,6 +151,7 @@ def test_help_lists_every_knob_of_the_script(script):
         for name in re.findall(r"\$\{([A-Z][A-Z0-9_]*):?-", text)
         if not name.startswith(SET_ELSEWHERE)
     }
+    knobs |= {name for each in get_experiments(script) for name in each.get("knobs", ())}
     shown = subprocess.run(
         ["bash", str(RECIPES / script), "--help"], capture_output=True, text=True, check=True
     ).stdout

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 GSM8K = ROOT / "tests" / "data" / "fixtures" / "gsm8k"
 # Runs the commands of data_preprocessing, and prints what would train.
 PYTHON = f"""#!/usr/bin/env bash
-[[ "$2" != data_preprocessing.* ]] || exec "{sys.executable}" "$@"
+[[ "$2" != data_preprocessing.* && "$2" != recipes.launch ]] || exec "{sys.executable}" "$@"
 printf '%s\\n' "$@"
 """
 

@@ -2,16 +2,21 @@
 """Calls of a recipe, whose script runs with an interpreter that only records its arguments."""
 
 import os
+import re
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import yaml
 from forked_workers import python, with_forks
 from hydra import compose, initialize_config_dir
 from logged_runs import run_logged
 from omegaconf import OmegaConf
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+# A line of a stand-in for Python: the launcher itself runs.
+LAUNCHES = f'[[ "$2" != recipes.launch ]] || exec "{sys.executable}" "$@"'
 
 
 def get_calls(folder, script, *words, **knobs):
@@ -23,7 +28,8 @@ def get_calls(folder, script, *words, **knobs):
     calls = folder / "calls"
     stub = folder / "python"
     stub.write_text(
-        f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n'
+        f"#!/usr/bin/env bash\n{LAUNCHES}\n"
+        f'printf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n'
     )
     stub.chmod(0o755)
     calls.unlink(missing_ok=True)
@@ -84,8 +90,23 @@ def differences(config, wanted):
     return {key: value for key, value in plain.items() if value != wanted[key]}
 
 
+def get_experiments(script):
+    """Return the experiment that a script below ``recipes`` starts, and its bases; or none."""
+    names = re.findall(r"^run_experiment (\S+)", (RECIPES / script).read_text(), re.MULTILINE)
+    files = [RECIPES / name for name in names]
+    experiments = []
+    for file in files:
+        experiments.append(yaml.load(file.read_text(), yaml.BaseLoader))
+        if "base" in experiments[-1]:
+            files.append(file.parent / experiments[-1]["base"])
+    return experiments
+
+
 def get_variants(script):
     """Return the values of VARIANT that a script below ``recipes`` knows."""
+    experiments = get_experiments(script)
+    if experiments:
+        return set(experiments[0]["choices"]["VARIANT"])
     branches = (RECIPES / script).read_text().split('case "$VARIANT" in')[1].split("esac")[0]
     names = [line.split(")")[0] for line in branches.splitlines() if ") options=" in line]
     return {name.strip() for several in names for name in several.split("|")}
