@@ -2,9 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The start of recipes: their help, and the root of the repository. Sourced; sets PROJECT_ROOT.
 
-# Knobs of every RL run: recipes/launch.sh.
-# shellcheck disable=SC2034
-RUN_KNOBS="DRY_RUN DEVICE_MEMORY SHRINK SHRINK_STEPS SHRINK_ROLLOUT PYTHON"
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # usage SCRIPT: print the comment at the head of a recipe, without its first two lines (interpreter,

@@ -12,6 +12,7 @@ base, overrides come after its overrides.
 ``knobs``: names and defaults. Environment variables of these names replace the defaults.
 ``overrides``: of verl's configuration. Empty ones are omitted; the user's come last.
 ``choices``: for a knob, each allowed value and the overrides that it adds.
+``empty``: knobs for which an empty variable counts; elsewhere it is as if it were not set.
 ``refuse``: an error unless it is empty.
 ``files``: needed unless ``DRY_RUN`` or ``SHRINK`` is set; ``missing`` is what to do about missing
 ones, ``make`` a command of Python that makes them.
@@ -48,6 +49,8 @@ RUN_KNOBS = {
     for name in ("DRY_RUN", "SHRINK", "SHRINK_STEPS", "SHRINK_ROLLOUT", "NNODES", "RAY_ADDRESS")
 } | {"DEVICE_MEMORY": "80"}
 JINJA = SandboxedEnvironment()
+# The content of a file inside single quotes of an override.
+JINJA.filters["quoted_file"] = lambda path: Path(path).read_text().rstrip().replace("'", r"\'")
 
 
 class ExperimentError(ValueError):
@@ -107,10 +110,9 @@ class Experiment:
     def get(self, name: str) -> str | int:
         """Return a knob's value: the environment's, or the default; a whole number as ``int``."""
         if name not in self._values:
-            # An empty variable counts as not set, except where empty is one of the choices.
             value = self._environment.get(name, "")
-            choices = [each[name] for _, each in self._content["layers"] if name in each]
-            if not value and not (name in self._environment and any("" in c for c in choices)):
+            is_set = name in self._environment and name in self._content.get("empty", [])
+            if not value and not is_set:
                 value = self.render((RUN_KNOBS | self._content["knobs"])[name])
             number = value.isdecimal() and str(int(value)) == value
             self._values[name] = int(value) if number else value

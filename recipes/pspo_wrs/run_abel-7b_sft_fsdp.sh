@@ -35,7 +35,13 @@ SAVE_FREQ=${SAVE_FREQ:-200}
 # shellcheck source=recipes/sft_launch.sh
 source "$PROJECT_ROOT/recipes/sft_launch.sh"
 
-template model "$MODEL"
+# A chat template for the Abel models, which are older than such templates.
+TEMPLATE=()
+[[ "$MODEL" != *Abel* ]] || CHAT_TEMPLATE=${CHAT_TEMPLATE-$PROJECT_ROOT/recipes/pspo_wrs/question_answer.jinja}
+if [[ -n "${CHAT_TEMPLATE:-}" ]] && ! shrink; then
+    quoted=$(< "$CHAT_TEMPLATE")
+    TEMPLATE=("model.custom_chat_template='${quoted//\'/\\\'}'")
+fi
 launch_sft pspo_wrs_sft "$TRAIN" \
     "${TEMPLATE[@]}" \
     optim.lr_warmup_steps_ratio=0.03 \

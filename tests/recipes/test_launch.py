@@ -14,6 +14,7 @@ knobs:
   PROMPT: 10
   TOKENS: "{{ [PROMPT + 5, 12] | max }}"
   THINK: "true"
+empty: [THINK]
 overrides:
   - model={{ MODEL }}
   - tokens={{ TOKENS }}
@@ -55,7 +56,7 @@ def test_environment_replaces_defaults_and_is_never_a_template(start):
     assert "tokens=12" in words and "folder={{ TOKENS }}" in words
 
 
-def test_an_empty_knob_counts_only_where_it_is_a_choice(start):
+def test_an_empty_knob_counts_only_where_the_experiment_says_so(start):
     assert "think=1" in start("base.yaml", "m").overrides
     assert "think=1" not in start("base.yaml", "m", THINK="").overrides
 

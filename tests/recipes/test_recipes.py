@@ -452,7 +452,7 @@ def test_a_dry_run_without_rollouts_prints_its_command(tmp_path, script, words):
         ("prime_gsm8k.sh", ["m"], {"THINKING": "0"}, "THINKING=0 must be true, false or empty"),
         ("multi_node/run_eurus2-7b_megatron.sh", [], {"SHRINK": "1"}, "SHRINK=1"),
         (PPO, list("abcd"), {"VARIANT": "weibul"}, "VARIANT=weibul"),
-        (PPO, list("abc"), {}, "give 4 arguments"),
+        (PPO, list("abc"), {}, "give POLICY STEP_RM TRAIN VAL"),
         ("pspo_wrs/run_bert-large_step-rm_ddp.sh", list("ab"), {"EFFECTIVE_BATCH": "100"},
          "EFFECTIVE_BATCH=100"),
         ("eval_eurus2.sh", ["m"], {"DECODING": "beams"}, "DECODING"),

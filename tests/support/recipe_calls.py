@@ -104,9 +104,4 @@ def get_experiments(script):
 
 def get_variants(script):
     """Return the values of VARIANT that a script below ``recipes`` knows."""
-    experiments = get_experiments(script)
-    if experiments:
-        return set(experiments[0]["choices"]["VARIANT"])
-    branches = (RECIPES / script).read_text().split('case "$VARIANT" in')[1].split("esac")[0]
-    names = [line.split(")")[0] for line in branches.splitlines() if ") options=" in line]
-    return {name.strip() for several in names for name in several.split("|")}
+    return set(get_experiments(script)[0]["choices"]["VARIANT"])
