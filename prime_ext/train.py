@@ -98,11 +98,13 @@ def main() -> None:
 def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> DictConfig:
     """Return the configuration of a run that may start; end the process if it may not."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
-    from prime_ext.preflight.gpu_checks import check_gpus
-    from prime_ext.preflight.logger_checks import check_loggers
 
     try:
         config = compose_for_verl(name, overrides)
+        # They import torch.
+        from prime_ext.preflight.gpu_checks import check_gpus
+        from prime_ext.preflight.logger_checks import check_loggers
+
         path = metrics_path(config.trainer)
         # A plan makes the first and the last of these checks too, on any machine.
         problems = check_config(config)

@@ -6,15 +6,20 @@ All else that knows verl is in :mod:`prime_ext.verl_adapter`.
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 
-def find_stock_configuration() -> Path:
-    """Return the file with all keys of verl's trainers and their defaults."""
-    from verl.trainer import config
+def find_configurations() -> Path:
+    """Return the folder of verl's configurations, without importing verl, which takes seconds.
 
-    return Path(config.__file__).parent / "_generated_ppo_trainer.yaml"
+    Raises ModuleNotFoundError: verl is not installed.
+    """
+    spec = find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("verl is not installed", name="verl")
+    return Path(spec.submodule_search_locations[0]) / "trainer" / "config"
 
 
 def list_registered_estimators() -> set[str]:

@@ -3,7 +3,7 @@
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from prime_ext.config.checks import SettingsError, guess, refuse
 from prime_ext.config.verl_keys import check_values, guess_key
+from prime_ext.upstream import find_configurations
 
 CONFIG_MODULE = "prime_ext.config"
 # Keys that decide which other keys their section has; a group of files sets them together.
@@ -28,11 +29,16 @@ _RENAMED = {
 }
 
 
-def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
+def compose_config(
+    name: str,
+    overrides: Sequence[str],
+    check_first: Callable[[DictConfig], None] = lambda config: None,
+) -> DictConfig:
     """Compose a primary configuration and resolve its interpolations.
 
     ``name`` is a primary configuration of prime_ext, without ``.yaml``; ``overrides`` are Hydra's
-    ``key=value`` words. Raises SettingsError: it does not compose; the line names the key.
+    ``key=value`` words. ``check_first`` is called before verl is imported, to check its keys.
+    Raises SettingsError: it does not compose; the line names the key.
     """
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -52,7 +58,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
                 raise SettingsError(f"{word}: PSPO-WRS is variant=pspo_wrs now; set {remedy}")
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
-            config = compose(name, overrides=list(overrides))
+            config = compose(name, overrides=[*_search_path(overrides), *overrides])
             groups = tuple(
                 word
                 for word in overrides
@@ -85,10 +91,18 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
         raise SettingsError(f"{nulls}: {error}") from error
+    check_first(config)
     refuse(
         check_values(unresolved, OmegaConf.to_container(config), *compose_defaults(name, groups))
     )
     return config
+
+
+def _search_path(overrides: Sequence[str]) -> list[str]:
+    """Return the override by which Hydra finds verl's configurations without importing verl."""
+    if any(word.startswith("hydra.searchpath=") for word in overrides):
+        return []
+    return [f"hydra.searchpath=[file://{find_configurations()}]"]
 
 
 def _guess_choice(key: str) -> str:
@@ -119,7 +133,7 @@ def compose_defaults(name: str, groups: tuple[str, ...]) -> tuple[dict[str, Any]
     from hydra import compose, initialize_config_module
 
     with initialize_config_module(CONFIG_MODULE, version_base=None):
-        return read_defaults(compose(name, overrides=list(groups)))
+        return read_defaults(compose(name, overrides=[*_search_path(groups), *groups]))
 
 
 def read_defaults(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -30,7 +30,7 @@ from prime_ext.config.checks import (
     limit_to,
 )
 from prime_ext.config.engines import DTYPE_BYTES
-from prime_ext.upstream import find_stock_configuration
+from prime_ext.upstream import find_configurations
 
 # Read by verl 0.9.1 although neither its YAML files nor its dataclasses have them.
 READ_UNLISTED = {
@@ -397,7 +397,9 @@ def _find_kind(key: str, default: Any) -> Any:
 
 @functools.cache
 def _read_stock() -> Any:
-    return OmegaConf.to_container(OmegaConf.load(find_stock_configuration()))
+    return OmegaConf.to_container(
+        OmegaConf.load(find_configurations() / "_generated_ppo_trainer.yaml")
+    )
 
 
 def _is_filled(value: Any) -> bool:

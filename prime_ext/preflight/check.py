@@ -37,9 +37,16 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
         device = value if key == "trainer.device" else device
     if device == "cpu":
         os.environ.setdefault("VERL_PLATFORM", "cpu")
-    config = compose_config(config_name, overrides)
+    config = compose_config(config_name, overrides, _check_sections)
     import_for_verl(config.modules)
     return config
+
+
+def _check_sections(config: DictConfig) -> None:
+    """Raise SettingsError for wrong values of ours; modules of users may add names to them."""
+    if not config.get("modules") and "prime" in config:
+        PrimeSettings.from_config(config)
+        PRMSettings.from_config(config)
 
 
 def check_config(config: DictConfig) -> list[str]:

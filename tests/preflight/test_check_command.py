@@ -3,6 +3,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import fake_gpus
 import pyarrow
@@ -298,3 +300,14 @@ def test_a_gpu_run_needs_flash_attention_and_a_compiler(check, monkeypatch, tmp_
         assert [line for line in lines if line.startswith(compiler)]
         found = [line for line in lines if "flash-attn is not installed" in line]
         assert len(found) == (begin is not None) and all(line.startswith(begin) for line in found)
+
+
+def test_a_wrong_value_is_refused_before_torch_is_imported():
+    program = (
+        "import sys; from prime_ext.train import main; sys.argv[1:] = ['--check',"
+        " 'prime.filter.lower=2']\ntry: main()\nexcept SystemExit as end:"
+        " print(end.code, sorted({'torch', 'verl', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "2 []", done.stderr
+    assert "prime.filter.lower" in done.stderr
