@@ -85,7 +85,7 @@ def get_keys(text: str, section: str) -> list[tuple[str, str, str]]:
     return keys
 
 
-def write_variants() -> str:
+def format_variants() -> str:
     """Return a table: the keys that define variants, a column for each of them."""
     keys = {name: read_keys(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)}
     names = dict.fromkeys(
@@ -108,7 +108,7 @@ def _shown(value: object) -> str:
 
 def page() -> str:
     """Return the complete page."""
-    parts = [HEAD, write_variants()]
+    parts = [HEAD, format_variants()]
     described = set()
     for name, section in SECTIONS.items():
         parts.append(f"\n## {TITLES.get(name, f'`{section}`')} (`{name}`)\n\n")
