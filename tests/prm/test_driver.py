@@ -3,6 +3,7 @@
 
 import random
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tiny_llama import save_llama
 from prime_ext.config.checks import SettingsError
 from prime_ext.methods.prm_settings import PRMSettings
 from prime_ext.methods.settings import PrimeSettings
+from prime_ext.prm.implicit_prm import FrozenPRM
 from prime_ext.prm.mini_batches import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.verl_adapter.build_models import build_average, build_prm
@@ -108,6 +110,32 @@ def test_targets_of_the_policy_loss_stay_on_the_device(tmp_path, variant, stream
     config = compose_for(tmp_path, "prime_trainer", overrides)
     (average,) = build_average(config.actor_rollout_ref, decay=0.5).models.values()
     assert not average.engine_config.forward_only and average.engine_config.model_dtype == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("reference", "asked", "options"),
+    [("frozen", "reference", {}), ("base", "prm", {"no_lora_adapter": True}), ("policy", None, {})],
+)
+def test_each_reference_asks_its_workers(prm_settings, reference, asked, options):
+    """The PRM's base weights are its own workers', with the adapter off."""
+    calls = []
+
+    def build_workers(name):
+        def score(request):
+            calls.append((name, request))
+
+        return SimpleNamespace(score=score)
+
+    store = SimpleNamespace(build_request=lambda fields, **options: options)
+    batch = SimpleNamespace(rows=store, seconds={}, inputs=(), mini_batch_rows=4)
+    prm = FrozenPRM(prm_settings(reference=reference), SimpleNamespace(), 4)
+    prm.workers = build_workers("prm")
+    prm.reference_workers = build_workers("reference")
+    prm.write_reference(batch)
+    assert [name for name, _ in calls] == ([] if asked is None else [asked])
+    for _, request in calls:
+        found = {key: request[key] for key in ("no_lora_adapter",) if key in request}
+        assert found == options and request["calculate_entropy"] is False
 
 
 @pytest.mark.parametrize(

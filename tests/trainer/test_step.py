@@ -20,6 +20,7 @@ from small_batch import (
 )
 
 from prime_ext.algorithms.prm_accuracy import PairCount
+from prime_ext.methods.store import average_counts
 from prime_ext.prm.fields import (
     INPUT_FIELDS,
     LABEL,
@@ -346,3 +347,8 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
     with pytest.raises(ZeroDivisionError):
         prm.score_and_update(load_rollouts(TransferQueueStore(get_batch(queue)), settings(), 4))
     assert set(queue.tags["train"]) == {*ROLLOUTS, *PADDING}
+
+
+def test_counts_of_agent_loops_are_averaged_over_all_rollouts():
+    extras = [{"calls": {"failed": 3, "name": "x"}, "reward_extra_info": {"acc": 1.0}}, {}, None]
+    assert average_counts(extras) == {"calls/failed": 1.0}

@@ -19,6 +19,7 @@ def test_responses_of_one_step_warn_and_end_a_run(caplog, counts, warned, ended)
         watch.look(counts, lambda: TEXTS)
     line = "0 of 2 responses have two steps with prime.steps=labels"
     assert caplog.text.count(line) == warned
+    assert bool(caplog.text) == warned
     if warned:
         assert "two with prime.steps=auto in 1, prime.steps=sentences in 1; or" in caplog.text
     with pytest.raises(ScoringFailed, match=line) if ended else nullcontext():
