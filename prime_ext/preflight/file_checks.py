@@ -31,7 +31,7 @@ from prime_ext.preflight.machine import get_attention
 from prime_ext.preflight.prm_checks import check_output_layer
 from prime_ext.preflight.step_scorer_checks import check_step_rm
 from prime_ext.reward import user_function
-from prime_ext.tasks.rl_rows import find_idle_verifiers
+from prime_ext.tasks.rl_rows import find_idle_verifiers, get_gold
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.gym_verifier import require
 from prime_ext.verifiers.verdict import Verdict
@@ -90,8 +90,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
 
 def _have_gold(first: Mapping[str, tuple[str, Any]]) -> bool:
     """Return whether the first row of some data source has a gold answer."""
-    models = [row.get("reward_model") for _, row in first.values()]
-    return any(isinstance(model, Mapping) and model.get("ground_truth") for model in models)
+    return any(get_gold(row.get("reward_model")) is not None for _, row in first.values())
 
 
 def has_flash_attention() -> bool:

@@ -157,6 +157,12 @@ def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
     return []
 
 
+def get_gold(reward_model: Any) -> Any:
+    """Return the gold answer of a row's ``reward_model``; None for none or an empty text."""
+    gold = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+    return None if isinstance(gold, str) and not gold else gold
+
+
 def find_idle_verifiers(data_sources: Iterable[str]) -> list[str]:
     """Return a line for each verifier of the user's that judges none of these data sources."""
     known = sorted(set(data_sources))

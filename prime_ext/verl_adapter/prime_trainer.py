@@ -178,7 +178,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- models alongside the policy -------------------------------------------------------------
 
     @cached_property
-    def prm(self) -> PRMModels | None:
+    def prm_models(self) -> PRMModels | None:
         """Return the implicit PRM, or a frozen model in its place."""
         if self.prm_settings is None:
             return None
@@ -192,7 +192,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             if isinstance(process, StepScorerSettings):
                 return StepRewardModel(build_shaping(process))
             return StepRewardModel(ProcessShaping())
-        return None if self.prm is None else self.prm.prm
+        return None if self.prm_models is None else self.prm_models.prm
 
     @cached_property
     def average(self) -> PolicyAverage | None:
@@ -203,7 +203,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @property
     def _side_models(self) -> list[SideModel]:
-        return [model for model in (self.prm, self.average) if model is not None]
+        return [model for model in (self.prm_models, self.average) if model is not None]
 
     @property
     def _learners(self) -> list[SideModel]:
@@ -235,7 +235,11 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         multiple = super()._get_required_batch_multiple(dp_size)
-        return multiple if self.prm is None else math.lcm(multiple, self.prm.prm.mini_batch_rows)
+        return (
+            multiple
+            if self.prm_models is None
+            else math.lcm(multiple, self.prm_models.prm.mini_batch_rows)
+        )
 
     # ---- checkpoints -----------------------------------------------------------------------------
 
@@ -313,7 +317,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         # verl 0.9.1 copies nothing to trainer.default_hdfs_dir either.
         for model in self._learners:
             model.save(str(folder), self.global_steps)
-        if self.prm is not None:
+        if self.prm_models is not None:
             write_json(folder / PRM_DESCRIPTION, self._describe_prm())
         self._save_prime_state(folder)
 
@@ -352,7 +356,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self._watch.look(counts, lambda: self._decode(store.select(rows)))
         finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
         result = prime_step(rollouts, self.scorer, self.gate, self.prime, config.gamma, config.lam)
-        if self._buffers_prompts and self.prm is not None:
+        if self._buffers_prompts and self.prm_models is not None:
             metrics["prime/rollouts_during_prm/total"] = (
                 self.replay_buffer.count_rollouts() - finished
             )

@@ -41,6 +41,7 @@ from prime_ext.reward.step_scoring import (
     StepScoringResult,
     failure_info,
 )
+from prime_ext.tasks.rl_rows import get_gold
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
@@ -128,9 +129,7 @@ class StepScoresRewardManager(PromptRewardManager):
         A reward function that breaks is a grader failure. Without a gold answer the extra info is
         empty.
         """
-        section = _column(data.non_tensor_batch, "reward_model")
-        gold = section.get("ground_truth") if isinstance(section, Mapping) else None
-        if gold is None or (isinstance(gold, str) and not gold):
+        if get_gold(_column(data.non_tensor_batch, "reward_model")) is None:
             return {"reward_score": 0.0, "reward_extra_info": {}}
         start = time.perf_counter()
         try:

@@ -36,12 +36,11 @@ def test_both_sides_of_the_ratio_have_the_same_temperature(tmp_path, reference, 
 
 
 def test_mini_batches_are_counted_in_prompts(tmp_path):
-    prm = built(
-        tmp_path, "prime_trainer_cpu", ["prm.mini_batch_size=3", "actor_rollout_ref.rollout.n=4"]
-    )
-    assert prm.prm.mini_batch_rows == 12
+    overrides = ["prm.mini_batch_size=3", "actor_rollout_ref.rollout.n=4"]
+    prm = built(tmp_path, "prime_trainer_cpu", overrides).prm
+    assert prm.mini_batch_rows == 12
     keys = [f"{prompt:03d}_{session}_0" for prompt in range(6) for session in range(4)]
-    plan = plan_mini_batches(keys, [False] * 24, [5] * 24, prm.prm.mini_batch_rows, 1, share_rows)
+    plan = plan_mini_batches(keys, [False] * 24, [5] * 24, prm.mini_batch_rows, 1, share_rows)
     assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
 
 
