@@ -4,7 +4,7 @@
 import argparse
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.benchmark_task import SPLITS
 from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import command
+from prime_ext.utils.run_store import RunLock, command
 from prime_ext.verifiers.sources import UnknownSource
 
 
@@ -44,17 +44,23 @@ def parse_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
 
 
 @contextmanager
-def fill_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder; its files move to ``folder`` when the block ends without an error."""
+def fill_folder(folder: Path, *others: Path) -> Iterator[Path]:
+    """Yield a hidden folder; its files move to ``folder`` when the block ends without an error.
+
+    No other process fills ``folder`` or ``others`` meanwhile. RunError: one is at work there.
+    """
     hidden = folder / ".unfinished"
-    shutil.rmtree(hidden, ignore_errors=True)
-    hidden.mkdir(parents=True)
-    try:
-        yield hidden
-        for path in sorted(hidden.iterdir()):
-            path.replace(folder / path.name)
-    finally:
+    with ExitStack() as locks:
+        for held in {path.resolve(): path for path in (folder, *others)}.values():
+            locks.enter_context(RunLock(held))
         shutil.rmtree(hidden, ignore_errors=True)
+        hidden.mkdir()
+        try:
+            yield hidden
+            for path in sorted(hidden.iterdir()):
+                path.replace(folder / path.name)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -16,10 +16,8 @@ kept in a file and never requested twice; the next run requests failed ones agai
 import hashlib
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from prime_ext.generate.backend import (
@@ -31,22 +29,13 @@ from prime_ext.generate.backend import (
     generate_with_progress,
 )
 from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import LineFile, RunLock
+from prime_ext.utils.run_store import LineFile
 
 from .grading import Judge, get_verdicts
 from .pipeline_report import replace_half_characters
 
 Messages = Sequence[Mapping[str, str]]
 FIELDS = ("key", "text", "tokens", "prompt_tokens", "finish")
-
-
-@contextmanager
-def open_answers(path: Path) -> Iterator[LineFile]:
-    """Open a file of finished answers, one process at a time. RunError: it holds something else."""
-    store = LineFile(path, lambda row: row["key"], FIELDS)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with RunLock(path.parent), store:
-        yield store
 
 
 @dataclass(frozen=True)

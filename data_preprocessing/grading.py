@@ -10,7 +10,7 @@ from typing import Any
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.code.cases import MalformedTests, parse_test_cases
 from prime_ext.verifiers.gym_verifier import read_problem
-from prime_ext.verifiers.judging import judge_response, make_verifier, run_concurrently
+from prime_ext.verifiers.judging import Query, judge_all, judge_response, make_verifier
 from prime_ext.verifiers.math.answer_extraction import extract
 from prime_ext.verifiers.math.math_verifier import MathVerifier
 from prime_ext.verifiers.math.structure import Leaf, find_unread, read
@@ -35,23 +35,20 @@ class Judge:
 
 def get_verdicts(judges: Sequence[Judge]) -> list[Verdict]:
     """Return the verdicts in order. UnknownSource: a data source has no verifier."""
-    verdicts: dict[int, Verdict] = {}
-
-    async def judge(index: int) -> None:
-        verdicts[index] = await get_verdict(judges[index])
-
-    run_concurrently(judge, range(len(judges)))
-    return [verdicts[index] for index in range(len(judges))]
+    return judge_all(list(map(_make_query, judges)))
 
 
 async def get_verdict(judge: Judge) -> Verdict:
     """Return one verdict."""
+    return await judge_response(_make_query(judge))
+
+
+def _make_query(judge: Judge) -> Query:
     source = find_source(judge.data_source)
     options = dict(source.options)
     if source.task == "choice":
         options.update(choice_options(judge.extra_info))
-    verifier = make_verifier(source.task)
-    return await judge_response(verifier, judge.response, judge.gold, options)
+    return Query(make_verifier(source.task), judge.response, judge.gold, options)
 
 
 async def find_gold_fault(data_source: str, gold: str, extra_info: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from prime_ext.utils.arguments import (
     build_parser,
 )
 from prime_ext.utils.rows import BadRow, SourceError, make_batches
+from prime_ext.utils.run_store import LineFile
 
 from .command import fill_folder, print_sources
-from .dialogues import Dialogue, Interviewer, Unanswered, open_answers
+from .dialogues import FIELDS, Dialogue, Interviewer, Unanswered
 from .pipeline_report import BAD, Tally
 from .problem_sources import parse_rows
 from .stages import Removal, show_progress
@@ -97,8 +99,21 @@ def extract_problem(row: Mapping[str, Any]) -> str:
 # ---- stages ----
 
 
-def run_stage(
-    options: argparse.Namespace,
+def run_stage(options: argparse.Namespace, work: Work, **stage: Any) -> int:
+    """Work on all rows of ``options.input`` and write. Returns the exit code, 1 if no row is left.
+
+    ``work`` returns for every row of a chunk its output rows, or why it is removed; ``stage`` is
+    the rest of :func:`_write_stage`.
+    """
+    outputs = name_outputs(options.input, options.output)
+    with fill_folder(options.output) as hidden:
+        report = _write_stage(outputs, hidden, work, **stage)
+    return _conclude(options.program, report)
+
+
+def _write_stage(
+    outputs: Mapping[Path, Path],
+    hidden: Path,
     work: Work,
     *,
     title: str,
@@ -106,42 +121,41 @@ def run_stage(
     settings: Mapping[str, Any],
     schema: Callable[[Path], pa.Schema] = read_schema,
     parse: Callable[[Mapping[str, Any], Path, int], Row] = check_row,
-) -> int:
-    """Work on all rows of ``options.input`` and write. Returns the exit code, 1 if no row is left.
+) -> dict[str, Any]:
+    """Write the outputs, by input, into the folder ``hidden``, and the report, which is returned.
 
     Args:
-        options: of :func:`stage_parser`.
-        work: returns for every row of a chunk its output rows, or why it is removed.
+        outputs: of :func:`name_outputs`.
+        hidden: the folder.
+        work: see :func:`run_stage`.
         title, rules, settings: of the report; the rules in its order.
         schema: returns the schema of the output of a file.
         parse: turns the content at a number of a file into a row.
     """
-    outputs = name_outputs(options.input, options.output)
+    tally = Tally([title])
     written = {}
-    with fill_folder(options.output) as hidden:
-        tally = Tally([title])
-        for path, output in outputs.items():
-            chunks = make_batches(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
-            rows = (
-                row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title)
-            )
-            written[output.name] = write_rows(hidden / output.name, schema(path), rows)
-        rules = {
-            BAD: "no row: unreadable, or a column is missing, empty or of the wrong type",
-            **rules,
-        }
-        report = {
-            "title": title,
-            "settings": dict(settings),
-            "inputs": [path.name for path in options.input],
-            "outputs": written,
-            **tally.describe(rules),
-        }
-        tally.write(hidden, report)
+    for path, output in outputs.items():
+        chunks = make_batches(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
+        rows = (row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title))
+        written[output.name] = write_rows(hidden / output.name, schema(path), rows)
+    bad = "no row: unreadable, or a column is missing, empty or of the wrong type"
+    report = {
+        "title": title,
+        "settings": dict(settings),
+        "inputs": [path.name for path in outputs],
+        "outputs": written,
+        **tally.describe({BAD: bad, **rules}),
+    }
+    tally.write(hidden, report)
+    return report
+
+
+def _conclude(program: str, report: Mapping[str, Any]) -> int:
+    """Print what became of the rows; return the exit code."""
     print_sources(report)
-    if any(written.values()):
+    if any(report["outputs"].values()):
         return 0
-    print(f"{options.program}: nothing is left; report.md says why", file=sys.stderr)
+    print(f"{program}: nothing is left; report.md says why", file=sys.stderr)
     return 1
 
 
@@ -208,11 +222,13 @@ def run_model_stage(
     """
     how = {name: getattr(options, name) for name in ("temperature", "top_p", "max_new_tokens")}
     # Find mistakes in the files before a model is loaded.
-    name_outputs(options.input, options.output)
+    outputs = name_outputs(options.input, options.output)
     for path in options.input:
         stage.get("schema", read_schema)(path)
+    answers = options.answers or options.output / "answers.jsonl"
     with (
-        open_answers(options.answers or options.output / "answers.jsonl") as store,
+        fill_folder(options.output, answers.parent) as hidden,
+        LineFile(answers, itemgetter("key"), FIELDS) as store,
         closing(backend_from_arguments(options)) as backend,
     ):
         model = backend.description()
@@ -242,7 +258,8 @@ def run_model_stage(
 
         settings = {"model": model, **settings, **how, "seed": options.seed}
         rules = {**rules, **MODEL_RULES}
-        code = run_stage(options, work, rules=rules, settings=settings, **stage)
+        report = _write_stage(outputs, hidden, work, rules=rules, settings=settings, **stage)
+    code = _conclude(options.program, report)
     print(
         f"{interviewer.requested} answers asked for, {interviewer.reused} found in {store.path}",
         file=sys.stderr,

@@ -16,7 +16,7 @@ from prime_ext.utils.fields import check_text, get_field, get_text, parse_rows
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.rows import BadRow
 from prime_ext.utils.run_store import Row, RunError
-from prime_ext.verifiers.judging import judge_response, make_verifier, run_concurrently
+from prime_ext.verifiers.judging import Query, judge_all, make_verifier
 from prime_ext.verifiers.sources import UnknownSource, choice_options, find_source
 
 from .formats import align_columns, format_interval, format_number, format_percent, format_score
@@ -111,18 +111,13 @@ def grade_file(path: Path, data_source: str | None) -> tuple[Path, list[StoredRe
         answer for _, answer in parse_rows(path, partial(read_response, data_source=data_source))
     ]
     verifiers = {task: make_verifier(task) for task in {answer.task for answer in stored}}
-    fields: list[Row] = [{} for _ in stored]
-
-    async def judge(index: int) -> None:
-        answer = stored[index]
-        verdict = await judge_response(
-            verifiers[answer.task], answer.response, answer.gold, answer.options
-        )
-        fields[index] = verdict_fields(verdict)
-        bar.update()
-
+    queries = [
+        Query(verifiers[answer.task], answer.response, answer.gold, answer.options)
+        for answer in stored
+    ]
     with tqdm(total=len(stored), desc="graded", unit=" responses", file=sys.stderr) as bar:
-        run_concurrently(judge, range(len(stored)))
+        verdicts = judge_all(queries, lambda number, verdict: bar.update())
+    fields = list(map(verdict_fields, verdicts))
     output = path.with_name(f"{Path(path.name.removesuffix('.gz')).stem}.graded.jsonl")
     write_json_lines(
         output, [{**answer.row, **verdict} for answer, verdict in zip(stored, fields, strict=True)]

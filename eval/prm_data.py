@@ -24,7 +24,7 @@ from prime_ext.utils.fields import (
 from prime_ext.utils.rows import BadRow, hub_rows, read_source
 from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
-from prime_ext.verifiers.math import MathVerifier
+from prime_ext.verifiers.judging import Query, judge_all, make_verifier
 from prime_ext.verifiers.math.answer_extraction import extract_answer
 from prime_ext.verifiers.math.notation import normalize
 
@@ -243,7 +243,9 @@ def _read_correctness(row: Row, responses: list[LabeledResponse], style: str) ->
             raise BadRow(f"correctness must be 0 or 1, got {show_value(wrong[0])}")
         return [bool(value) for value in values]
     gold = read_cell(row["gold"], "gold")
-    verdicts = MathVerifier().verify_batch([(r.text, gold) for r in responses], extraction=style)
+    verifier = make_verifier("math")
+    options = {"extraction": style}
+    verdicts = judge_all([Query(verifier, response.text, gold, options) for response in responses])
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)
     if failed is not None:
         raise BadRow(f"a response could not be graded ({failed.detail}); give correctness")

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers import Verdict
-from prime_ext.verifiers.judging import judge_response, run_concurrently
+from prime_ext.verifiers.judging import Query, judge_all
 from prime_ext.verifiers.sources import TaskVerifier
 
 from .evaluation_plan import TaskPlan
@@ -97,14 +97,15 @@ def grade(
         with samples:
             return 0.0
     failures = 0
+    queries = []
+    for row in todo:
+        problem = problems[row["problem"]]
+        queries.append(Query(verifier, row["text"], problem["gold"], problem["options"]))
 
-    async def judge(response: Row) -> None:
+    def keep(number: int, verdict: Verdict) -> None:
         nonlocal failures
-        problem = problems[response["problem"]]
-        verdict = await judge_response(
-            verifier, response["text"], problem["gold"], problem["options"]
-        )
-        samples.append(_sample(problem, response, verdict))
+        response = todo[number]
+        samples.append(_build_sample(problems[response["problem"]], response, verdict))
         failures += verdict.grader_failure
         bar.update()
         if failures:
@@ -119,11 +120,11 @@ def grade(
         "unit": " responses",
     }
     with samples, tqdm(**shown, file=sys.stderr) as bar:
-        run_concurrently(judge, todo)
+        judge_all(queries, keep)
     return time.perf_counter() - started
 
 
-def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
+def _build_sample(problem: Row, response: Row, verdict: Verdict) -> Row:
     return {
         "problem": response["problem"],
         "sample": response["sample"],

@@ -3,9 +3,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from prime_ext.utils.run_store import RunError
 from prime_ext.verifiers.sandbox.client import SandboxUnavailable
@@ -13,7 +13,6 @@ from prime_ext.verifiers.sources import TASKS, TaskVerifier, ask_verifier, make_
 from prime_ext.verifiers.verdict import Outcome, Verdict, grader_failed
 
 CONCURRENCY = 64
-Item = TypeVar("Item")
 
 
 @cache
@@ -34,27 +33,43 @@ def make_verifier(task: str) -> TaskVerifier:
         raise RunError(f"programs cannot be judged on this machine: {reason}") from error
 
 
-async def judge_response(
-    verifier: TaskVerifier, response: str, gold: str, options: Mapping[str, Any]
-) -> Verdict:
+class Query(NamedTuple):
+    """A response to judge by a gold answer, and the verifier's options for it."""
+
+    verifier: TaskVerifier
+    response: str
+    gold: str
+    options: Mapping[str, Any]
+
+
+async def judge_response(query: Query) -> Verdict:
     """Return the verdict on a response; an exception of the verifier is a failure of the grader."""
     started = time.perf_counter()
     try:
-        return await ask_verifier(verifier, response, gold, options)
+        return await ask_verifier(*query)
     except Exception as error:
         detail = f"{type(error).__name__}: {error}"[:500]
         return grader_failed(Outcome.ERROR, None, time.perf_counter() - started, detail)
 
 
-def run_concurrently(work: Callable[[Item], Awaitable[None]], items: Sequence[Item]) -> None:
-    """Await ``work`` on all items, :data:`CONCURRENCY` at a time, and begin them in order."""
-    waiting = iter(items)
+def judge_all(
+    queries: Sequence[Query], keep: Callable[[int, Verdict], None] | None = None
+) -> list[Verdict]:
+    """Return the verdicts in order, :data:`CONCURRENCY` at a time.
 
-    async def work_on_next() -> None:
-        for item in waiting:
-            await work(item)
+    ``keep`` gets the number of a query, from 0, and its verdict, as soon as that is there.
+    """
+    verdicts: dict[int, Verdict] = {}
+    waiting = iter(enumerate(queries))
 
-    async def work_on_all() -> None:
-        await asyncio.gather(*(work_on_next() for _ in range(min(CONCURRENCY, len(items)))))
+    async def judge_next() -> None:
+        for number, query in waiting:
+            verdicts[number] = await judge_response(query)
+            if keep is not None:
+                keep(number, verdicts[number])
 
-    asyncio.run(work_on_all())
+    async def judge() -> None:
+        await asyncio.gather(*(judge_next() for _ in range(min(CONCURRENCY, len(queries)))))
+
+    asyncio.run(judge())
+    return [verdicts[number] for number in range(len(queries))]

@@ -19,6 +19,7 @@ from data_preprocessing import model_stage, rewrite_choice, selection, validate_
 from data_preprocessing.validate import main as validate
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 from prime_ext.utils.files import read_json, write_json_lines
+from prime_ext.utils.run_store import RunLock
 
 FILES = ("train.parquet", "removed.jsonl", "report.json", "report.md")
 
@@ -185,6 +186,17 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
         before = len(server.requests)
         assert validate_votes.main(words) == 0
         assert len(server.requests) == before + 1 and len(get_rows(out)) == ROWS
+
+
+def test_two_stages_share_neither_outputs_nor_answers(problems, tmp_path, capsys):
+    with ScriptedServer(right_or_wrong) as server:
+        answers = tmp_path / "answers" / "answers.jsonl"
+        words = server_words(problems, tmp_path / "out", server, "--answers", answers)
+        for folder in (tmp_path / "out", answers.parent):
+            with RunLock(folder):
+                assert validate_votes.main(words) == 2
+            assert f"{folder} is in use by process" in capsys.readouterr().err
+        assert not server.requests
 
 
 @pytest.mark.parametrize(

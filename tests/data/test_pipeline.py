@@ -4,6 +4,7 @@
 import asyncio
 import importlib
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from prime_ext.tasks.action_prompt import CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMP
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.files import read_json
 from prime_ext.utils.rows import SourceError, hub_rows
+from prime_ext.utils.run_store import RunLock
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SETTINGS = Path(__file__).resolve().parents[2] / "data_preprocessing" / "settings"
@@ -310,7 +312,7 @@ def test_stages_apply_in_order_and_report_what_they_removed(tmp_path, math_files
     ]
     assert get_rows(out, "test")[0]["extra_info"] == {"split": "test", "index": 0}
     assert get_rows(tmp_path / "small") == get_rows(out)
-    assert {path.name for path in out.iterdir()} == OUTPUTS
+    assert {path.name for path in out.iterdir()} == OUTPUTS | {".prime_ext.lock"}
     report = read_json(out / "report.json")
     counts = {(source["split"], source["data_source"]): source for source in report["sources"]}
     assert [counts["train", "openai/gsm8k"][name] for name in ("read", "written")] == [6, 3]
@@ -334,6 +336,15 @@ def test_stages_apply_in_order_and_report_what_they_removed(tmp_path, math_files
 
 
 CODE = ["data_dir=" + str(FIXTURES), "chunk_rows=4", "stages.decontaminate.tasks=[]"]
+
+
+def test_two_programs_never_fill_one_folder(tmp_path, math_files, capsys):
+    with RunLock(tmp_path):
+        (tmp_path / ".unfinished").mkdir()
+        assert run(tmp_path, "gsm8k_math", *math_files) == 2
+    assert f"{tmp_path} is in use by process {os.getpid()} on " in capsys.readouterr().err
+    # The other program's files are left alone.
+    assert (tmp_path / ".unfinished").is_dir()
 
 
 def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypatch):
@@ -442,4 +453,4 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     )
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith(f"{program}: ") and reason in error
-    assert not list(Path("out").glob("*"))
+    assert not list(Path("out").glob("[!.]*"))
