@@ -193,17 +193,22 @@ class Section:
     section: ClassVar[str]
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build from the resolved section. Raises :class:`SettingsError`."""
+    def from_mapping(cls, values: Mapping[str, Any], find_conflicts: bool = True) -> Self:
+        """Build from the resolved section. Raises :class:`SettingsError`.
+
+        Without ``find_conflicts`` only keys and single values are checked.
+        """
         settings = read(cls, values, cls.section)
-        refuse([*find_omitted(settings, values, cls.section), *settings.problems()])
+        conflicts = settings.problems() if find_conflicts else ()
+        refuse([*find_omitted(settings, values, cls.section), *conflicts])
         return settings
 
     @classmethod
-    def from_config(cls, config: DictConfig) -> Self:
+    def from_config(cls, config: DictConfig, find_conflicts: bool = True) -> Self:
         """Build from the complete configuration. Raises :class:`SettingsError`."""
         values: Any = config.get(cls.section)
-        return cls.from_mapping(OmegaConf.to_container(values, resolve=True) if values else values)
+        resolved: Any = OmegaConf.to_container(values, resolve=True) if values else values
+        return cls.from_mapping(resolved, find_conflicts)
 
     def problems(self) -> Iterable[str]:
         """Yield the conflicts between settings."""

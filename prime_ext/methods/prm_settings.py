@@ -90,12 +90,13 @@ class PRMSettings(Section):
     which adds rounding noise to q in the mode interleaved."""
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
+    def from_mapping(cls, values: Mapping[str, Any], find_conflicts: bool = True) -> "PRMSettings":
         """Build from the resolved section ``prm``, trained or not. Raises SettingsError."""
         prm_values = {key: value for key, value in values.items() if key not in PRM_SECTIONS}
         kind = PRMSettings if prm_values.get("update_mode") == "none" else TrainedPRMSettings
         settings = read(kind, prm_values, "prm")
-        refuse([*find_omitted(settings, prm_values, "prm"), *settings.problems()])
+        conflicts = settings.problems() if find_conflicts else ()
+        refuse([*find_omitted(settings, prm_values, "prm"), *conflicts])
         return settings
 
     def problems(self) -> Iterable[str]:

@@ -168,12 +168,14 @@ class PrimeSettings(Section):
     """Online prompt filter."""
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "PrimeSettings":
+    def from_mapping(
+        cls, values: Mapping[str, Any], find_conflicts: bool = True
+    ) -> "PrimeSettings":
         """Build from the resolved section, with its own sources. Raises SettingsError."""
         sources = values.get("sources")
         if isinstance(sources, Mapping):
             values = {**values, "sources": _read_sources(sources)}
-        return super().from_mapping(values)
+        return super().from_mapping(values, find_conflicts)
 
     @property
     def methods(self) -> dict[str, MethodSettings]:

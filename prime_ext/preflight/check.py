@@ -43,10 +43,13 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
 
 
 def _check_sections(config: DictConfig) -> None:
-    """Raise SettingsError for wrong values of ours; modules of users may add names to them."""
+    """Raise SettingsError for wrong keys and values of ours; users' modules may add names to them.
+
+    Conflicts between settings are reported with all other problems of a run.
+    """
     if not config.get("modules") and "prime" in config:
-        PrimeSettings.from_config(config)
-        PRMSettings.from_config(config)
+        PrimeSettings.from_config(config, find_conflicts=False)
+        PRMSettings.from_config(config, find_conflicts=False)
 
 
 def check_config(config: DictConfig) -> list[str]:
