@@ -62,11 +62,7 @@ def show(
     ``system`` is None for the task's own message, empty for none. ``RunError``: the task has no
     such prompt, or an example lacks a field of it.
     """
-    if prompt_name not in task.prompts:
-        raise RunError(
-            f"{task.name} has no prompt {prompt_name!r}; it has {', '.join(task.prompts)}"
-        )
-    prompt = task.prompts[prompt_name]
+    prompt = task.get_prompt(prompt_name)
     for number, example in enumerate(shot.examples, start=1):
         for name in PLACEHOLDER.findall(prompt.user):
             if name not in example:
