@@ -32,13 +32,13 @@ from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import source_files
 from prime_ext.utils.arguments import (
-    SHARE,
     add_data_argument,
     add_output_argument,
     add_prompt_argument,
-    add_seed_argument,
+    add_split_arguments,
     add_tasks_argument,
     build_parser,
+    check_split,
 )
 from prime_ext.utils.files import write_json
 from prime_ext.utils.rows import BadRow, SourceError
@@ -167,20 +167,13 @@ def choice_row(row: SourceRow, prompt: str, extra: Mapping[str, Any]) -> dict[st
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Convert and write all files or none. Returns the report."""
-    if options.validation + options.test >= 1:
-        raise SourceError(
-            f"--validation {options.validation} and --test {options.test} must add up to less"
-            " than 1"
-        )
+    check_split(options.validation, options.test)
     files = parse_files(options.input)
     tasks = {task.name: task for task in map(load_task, options.tasks or files or TASKS)}
     for task in tasks.values():
         if task.grader != "choice":
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
-        if options.prompt not in task.prompts:
-            raise SourceError(
-                f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}"
-            )
+        task.get_prompt(options.prompt)
     for name in files:
         if name not in tasks:
             raise SourceError(f"--input names {name}, which is not among --tasks {' '.join(tasks)}")
@@ -250,11 +243,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument(
         "--splits", choices=("hashed", "official", "test"), default="hashed", help=about
     )
-    top.add_argument(
-        "--validation", type=SHARE, default=0.0, help="share of the groups (default: 0)"
-    )
-    top.add_argument("--test", type=SHARE, default=0.2, help="share of the groups (default: 0.2)")
-    add_seed_argument(top, "the split")
+    add_split_arguments(top, "groups", validation=0.0, test=0.2)
     add_prompt_argument(top)
     for name, counts in run(top.parse_args(words))["tasks"].items():
         written = ", ".join(
