@@ -33,11 +33,11 @@ from .text_similarity import (
     LEAST_NGRAMS,
     MEANING,
     Settings,
-    jaccard,
+    compute_jaccard,
+    compute_signature,
+    make_shingles,
+    make_word_ngrams,
     normalize_wording,
-    shingles,
-    signature,
-    word_ngrams,
 )
 
 TwinLevel = Literal["exact", "near", "ngrams"]
@@ -61,9 +61,11 @@ def _key(data: bytes, space: bytes) -> int:
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
     """Return the uint64 keys of a text: 1 of its wording, 1 per band, 16 of n-grams or else 0."""
-    values = signature(shingles(text, mask_numbers=False)).hashvalues.reshape(BANDS, -1)
+    values = compute_signature(make_shingles(text, mask_numbers=False)).hashvalues.reshape(
+        BANDS, -1
+    )
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
-    ngrams = word_ngrams(text, settings.ngram)
+    ngrams = make_word_ngrams(text, settings.ngram)
     least = sorted(_key(ngram.encode(), b"ngram") for ngram in ngrams)[:N_NGRAM_KEYS]
     if len(ngrams) < LEAST_NGRAMS:
         least = []
@@ -80,7 +82,7 @@ class Compared:
     name: Any = None
 
 
-def twin_level(
+def find_twin_level(
     new: Compared, old: Compared, settings: Settings, levels: Sequence[str]
 ) -> tuple[str, float] | None:
     """Return the most literal level at which two rows are twins, and the similarity, or None.
@@ -94,12 +96,14 @@ def twin_level(
     if "exact" in levels and normalize_wording(new.text) == normalize_wording(old.text):
         return "exact", 1.0
     if "near" in levels:
-        similarity = jaccard(*(shingles(row.text, mask_numbers=False) for row in (new, old)))
+        similarity = compute_jaccard(
+            *(make_shingles(row.text, mask_numbers=False) for row in (new, old))
+        )
         if similarity >= settings.threshold:
             return "near", similarity
     if "ngrams" in levels:
-        left = word_ngrams(new.text, settings.ngram)
-        right = word_ngrams(old.text, settings.ngram)
+        left = make_word_ngrams(new.text, settings.ngram)
+        right = make_word_ngrams(old.text, settings.ngram)
         shorter = min(len(left), len(right))
         if shorter >= LEAST_NGRAMS and len(left & right) >= settings.ngram_share * shorter:
             return "ngrams", len(left & right) / shorter
@@ -137,7 +141,7 @@ def find_twins(
         row_keys = [int(key) for key in shared if key]
         twins = []
         for other in sorted({other for key in row_keys for other in staying.get(key, ())}):
-            twin = twin_level(row, kept[other], settings, levels)
+            twin = find_twin_level(row, kept[other], settings, levels)
             if twin is not None:
                 twins.append((other, *twin))
         if twins:
@@ -189,7 +193,7 @@ class Deduplicate(Settings, Stage):
         )
         for problem in rows:
             twin = next(twins) if problem.split == "train" else None
-            yield problem, None if twin is None else self._removal(problem, *twin)
+            yield problem, None if twin is None else self._build_removal(problem, *twin)
 
     def _build_compared(self, problem: SourceProblem) -> Compared:
         compares_answers = self.same_answer and isinstance(problem, MathProblem)
@@ -198,7 +202,7 @@ class Deduplicate(Settings, Stage):
         name = [problem.data_source, problem.split, problem.index]
         return Compared(problem.problem, answer, name)
 
-    def _removal(
+    def _build_removal(
         self, problem: SourceProblem, twin: Compared, level: str, similarity: float
     ) -> Removal:
         shown = {

@@ -217,7 +217,7 @@ def score_steps(
     return (scale * (sum_S.cumsum() if kind == "prefix" else sum_S)).tolist()
 
 
-def model_identity(path: str | None) -> Any:
+def read_model_identity(path: str | None) -> Any:
     """Name a model; a local one also by size and time of its weights, to notice retraining."""
     if path is None or not Path(path).is_dir():
         return path

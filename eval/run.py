@@ -30,7 +30,7 @@ from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, Response, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.rl_rows import find_idle_verifiers
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.utils.arguments import (
     COUNT,
     WHOLE,
@@ -265,7 +265,7 @@ def show_prompts(planned: Sequence[TaskPlan], backend: Backend, number: int) -> 
 
 def list_tasks() -> None:
     """Print all tasks with what they offer."""
-    for task in map(load_task, task_names()):
+    for task in map(load_task, list_task_names()):
         group = next((name for name, ability in GROUPS.items() if ability == task.ability), "-")
         print(f"{task.name:<18} {group:<8} {task.title}")
         print(f"{'':<27} prompts {', '.join(task.prompts)}; decodings {', '.join(task.decoding)}")
