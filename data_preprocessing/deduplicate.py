@@ -48,6 +48,7 @@ TWIN_MEANING = {
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }
 N_NGRAM_KEYS = 16
+N_KEYS = 1 + BANDS + N_NGRAM_KEYS
 # Phrases of more rows than this are boilerplate ("print the answer modulo 1000000007").
 MOST_ROWS_OF_A_PHRASE = 100
 # Rows that are compared per key at most, so that families of near twins have no quadratic cost.
@@ -70,7 +71,7 @@ def sketch(text: str, settings: Settings) -> np.ndarray:
     if len(ngrams) < LEAST_NGRAMS:
         least = []
     row = [_key(normalize_wording(text).encode(), b"exact"), *bands, *least]
-    return np.array(row + [0] * (1 + BANDS + N_NGRAM_KEYS - len(row)), dtype=np.uint64)
+    return np.array(row + [0] * (N_KEYS - len(row)), dtype=np.uint64)
 
 
 @dataclass(frozen=True)
@@ -185,12 +186,10 @@ class Deduplicate(Settings, Stage):
         # All keys come before the first comparison.
         rows = list(problems)
         training = [row for row in rows if row.split == "train"]
-        keys = [sketch(row.problem, self) for row in training]
-        twins = (
-            find_twins(map(self._build_compared, training), np.array(keys), self, self.levels)
-            if keys
-            else iter(())
-        )
+        keys = np.empty((len(training), N_KEYS), dtype=np.uint64)
+        for number, row in enumerate(training):
+            keys[number] = sketch(row.problem, self)
+        twins = find_twins(map(self._build_compared, training), keys, self, self.levels)
         for problem in rows:
             twin = next(twins) if problem.split == "train" else None
             yield problem, None if twin is None else self._build_removal(problem, *twin)

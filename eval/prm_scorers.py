@@ -106,13 +106,13 @@ class ImplicitScorer:
         self.reference = reference
         self.encoder = encoder
         self.max_length = max_length
-        size, reference_size = (
-            None if loaded is None else loaded.model.config.vocab_size
-            for loaded in (model, reference)
-        )
-        if reference_size not in (None, size):
-            sizes = f"the reference has {reference_size} tokens, the model {size}"
-            raise RunError(f"{sizes}; a reference must have the model's vocabulary")
+        models = [model] if reference is None else [model, reference]
+        sizes = [loaded.model.config.vocab_size for loaded in models]
+        if len(set(sizes)) > 1:
+            raise RunError(
+                f"the reference has {sizes[1]} tokens, the model {sizes[0]}; a reference must have"
+                " the model's vocabulary"
+            )
 
     def tokens(self, response: LabeledResponse) -> TokenizedSteps:
         prompt = self.encoder.prompt(response.prompt)

@@ -21,6 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -301,20 +302,15 @@ def main(
         top.error("--output is needed: a folder for results")
     if options.raw and options.chat_template_kwargs:
         top.error("--chat-template-kwargs has no effect with --raw; leave out one of them")
-    backend = None
-    try:
-        planned = plan_tasks(options)
-        if options.modules:
-            for line in find_idle_verifiers(plan.task.data_source for plan in planned):
-                print(line, file=sys.stderr)
-        backend = open_backend(options)
+    planned = plan_tasks(options)
+    if options.modules:
+        for line in find_idle_verifiers(plan.task.data_source for plan in planned):
+            print(line, file=sys.stderr)
+    with closing(open_backend(options)) as backend:
         if options.show_prompt is not None:
             show_prompts(planned, backend, options.show_prompt)
             return 0
         results = run(options, planned, backend)
-    finally:
-        if backend is not None:
-            backend.close()
     return conclude(results, options.output)
 
 

@@ -69,12 +69,9 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
     source = task.source
     splits = source.rows if source.generated else source.places(local=data is not None)
     if not splits:
-        where = (
-            "hub: give --data with a folder of local files"
-            if data is None
-            else "local file: leave out --data"
-        )
-        raise SourceError(f"no {where}{_hint(task, split)}")
+        on_hub = "no hub: give --data with a folder of local files"
+        lacks = on_hub if data is None else "no local file: leave out --data"
+        raise SourceError(lacks + _hint(task, split))
     if split not in splits:
         raise SourceError(f"no split {split!r}; it has {', '.join(splits)}")
     if source.generated:
