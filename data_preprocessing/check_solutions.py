@@ -79,7 +79,7 @@ class CheckSolutions(Stage):
             for batch in make_batches(problems, run.chunk_rows):
                 yield from zip(
                     batch,
-                    self.judge_all(batch, partial(self._verdicts, store, verifier)),
+                    self.judge_all(batch, partial(self._get_verdicts, store, verifier)),
                     strict=True,
                 )
 
@@ -116,7 +116,7 @@ class CheckSolutions(Stage):
             results[index] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
         return results
 
-    def _verdicts(
+    def _get_verdicts(
         self, store: LineFile, verifier: Callable[[], CodeVerifier], pairs: Sequence[Pair]
     ) -> list[Row]:
         limits = {name: value for name, value in asdict(self).items() if name in LIMITS}

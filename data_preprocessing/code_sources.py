@@ -98,7 +98,7 @@ def _choose_programs(candidates: Iterable[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in usable if is_whole(text)))[:MOST_PROGRAMS]
 
 
-def apps_row(row: Mapping[str, Any]) -> Fields:
+def read_apps_row(row: Mapping[str, Any]) -> Fields:
     """Read a row of APPS or TACO, whose ``input_output`` and ``solutions`` are JSON."""
     question = cell(row, "question")
     tests = cell(row, "input_output")
@@ -121,7 +121,7 @@ def apps_row(row: Mapping[str, Any]) -> Fields:
     }
 
 
-def code_contests_row(row: Mapping[str, Any]) -> Fields:
+def read_code_contests_row(row: Mapping[str, Any]) -> Fields:
     """Read a CodeContests row: description, three columns of tests, solutions with languages."""
     description = cell(row, "description")
     _ = cell(row, "public_tests")
@@ -145,7 +145,7 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
     }
 
 
-def codeforces_row(row: Mapping[str, Any]) -> Fields:
+def read_codeforces_row(row: Mapping[str, Any]) -> Fields:
     """Read a Codeforces problem: sections in order, examples, ``test_cases``, accepted programs."""
     parts = [read_cell(cell(row, "problem-description"), "problem-description")]
     tests = cell(row, "test_cases") or []
@@ -212,7 +212,7 @@ CODE_SOURCES = (
         "apps",
         "APPS, problems of programming contests and interviews",
         CodeProblem,
-        apps_row,
+        read_apps_row,
         hub="codeparrot/apps",
         # Its loader is a script, which the datasets library no longer runs.
         hub_files={"train": "train.jsonl", "test": "test.jsonl"},
@@ -223,7 +223,7 @@ CODE_SOURCES = (
         "codecontests",
         "CodeContests, the training data of AlphaCode",
         CodeProblem,
-        code_contests_row,
+        read_code_contests_row,
         hub="deepmind/code_contests",
         hub_splits={"train": "train", "validation": "valid", "test": "test"},
         local={"train": "codecontests/train.jsonl"},
@@ -233,7 +233,7 @@ CODE_SOURCES = (
         "taco",
         "TACO, problems of APPS, CodeContests and further sites",
         CodeProblem,
-        apps_row,
+        read_apps_row,
         hub="BAAI/TACO",
         hub_files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"},
         local={"train": "taco/train.jsonl"},
@@ -242,7 +242,7 @@ CODE_SOURCES = (
         "codeforces",
         "Codeforces, from a set of submissions in Python",
         CodeProblem,
-        codeforces_row,
+        read_codeforces_row,
         hub="MatrixStudio/Codeforces-Python-Submissions",
         local={"train": "codeforces/train.jsonl"},
         joined=join_submissions,

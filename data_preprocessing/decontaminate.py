@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.tasks.task_rows import load_problems
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import SourceError
@@ -29,7 +29,7 @@ ALL = "all"
 
 
 def _check_known(name: str) -> str:
-    known = task_names()
+    known = list_task_names()
     if name != ALL and name not in known and not name.endswith(".yaml"):
         raise ValueError(f"must be {ALL} or one of {', '.join(known)}")
     return name
@@ -57,7 +57,7 @@ class Decontaminate(Settings, Stage):
         self, problems: Iterator[SourceProblem], run: StageRun
     ) -> Iterator[tuple[SourceProblem, Result]]:
         """Read all rows, then compare those of training. SourceError: a named task has no data."""
-        tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
+        tests, missing = self._load_task_rows(Path(self.data) if self.data else run.data_dir)
         rows = list(problems)
         if self.own_splits:
             rest = (row for row in rows if row.split != "train")
@@ -74,11 +74,11 @@ class Decontaminate(Settings, Stage):
             match = index.match(row.problem, levels=self.levels) if row.split == "train" else None
             yield row, None if match is None else _build_removal(row.problem, match, tests)
 
-    def _task_rows(self, data: Path | None) -> tuple[list[TestRow], dict[str, str]]:
+    def _load_task_rows(self, data: Path | None) -> tuple[list[TestRow], dict[str, str]]:
         """Return the rows of the tasks, and why tasks have no data here, by their names."""
         rows: list[TestRow] = []
         missing = {}
-        for name in task_names() if ALL in self.tasks else self.tasks:
+        for name in list_task_names() if ALL in self.tasks else self.tasks:
             try:
                 task = load_task(name)
                 problems = load_problems(task, data)

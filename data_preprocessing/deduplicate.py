@@ -33,11 +33,11 @@ from .text_similarity import (
     LEAST_NGRAMS,
     MEANING,
     Settings,
-    jaccard,
+    compute_jaccard,
+    compute_signature,
+    make_shingles,
+    make_word_ngrams,
     normalize_wording,
-    shingles,
-    signature,
-    word_ngrams,
 )
 
 TwinLevel = Literal["exact", "near", "ngrams"]
@@ -48,6 +48,7 @@ TWIN_MEANING = {
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }
 N_NGRAM_KEYS = 16
+N_KEYS = 1 + BANDS + N_NGRAM_KEYS
 # Phrases of more rows than this are boilerplate ("print the answer modulo 1000000007").
 MOST_ROWS_OF_A_PHRASE = 100
 # Rows that are compared per key at most, so that families of near twins have no quadratic cost.
@@ -61,14 +62,16 @@ def _key(data: bytes, space: bytes) -> int:
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
     """Return the uint64 keys of a text: 1 of its wording, 1 per band, 16 of n-grams or else 0."""
-    values = signature(shingles(text, mask_numbers=False)).hashvalues.reshape(BANDS, -1)
+    values = compute_signature(make_shingles(text, mask_numbers=False)).hashvalues.reshape(
+        BANDS, -1
+    )
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
-    ngrams = word_ngrams(text, settings.ngram)
+    ngrams = make_word_ngrams(text, settings.ngram)
     least = sorted(_key(ngram.encode(), b"ngram") for ngram in ngrams)[:N_NGRAM_KEYS]
     if len(ngrams) < LEAST_NGRAMS:
         least = []
     row = [_key(normalize_wording(text).encode(), b"exact"), *bands, *least]
-    return np.array(row + [0] * (1 + BANDS + N_NGRAM_KEYS - len(row)), dtype=np.uint64)
+    return np.array(row + [0] * (N_KEYS - len(row)), dtype=np.uint64)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Compared:
     name: Any = None
 
 
-def twin_level(
+def find_twin_level(
     new: Compared, old: Compared, settings: Settings, levels: Sequence[str]
 ) -> tuple[str, float] | None:
     """Return the most literal level at which two rows are twins, and the similarity, or None.
@@ -94,12 +97,14 @@ def twin_level(
     if "exact" in levels and normalize_wording(new.text) == normalize_wording(old.text):
         return "exact", 1.0
     if "near" in levels:
-        similarity = jaccard(*(shingles(row.text, mask_numbers=False) for row in (new, old)))
+        similarity = compute_jaccard(
+            *(make_shingles(row.text, mask_numbers=False) for row in (new, old))
+        )
         if similarity >= settings.threshold:
             return "near", similarity
     if "ngrams" in levels:
-        left = word_ngrams(new.text, settings.ngram)
-        right = word_ngrams(old.text, settings.ngram)
+        left = make_word_ngrams(new.text, settings.ngram)
+        right = make_word_ngrams(old.text, settings.ngram)
         shorter = min(len(left), len(right))
         if shorter >= LEAST_NGRAMS and len(left & right) >= settings.ngram_share * shorter:
             return "ngrams", len(left & right) / shorter
@@ -137,7 +142,7 @@ def find_twins(
         row_keys = [int(key) for key in shared if key]
         twins = []
         for other in sorted({other for key in row_keys for other in staying.get(key, ())}):
-            twin = twin_level(row, kept[other], settings, levels)
+            twin = find_twin_level(row, kept[other], settings, levels)
             if twin is not None:
                 twins.append((other, *twin))
         if twins:
@@ -181,15 +186,13 @@ class Deduplicate(Settings, Stage):
         # All keys come before the first comparison.
         rows = list(problems)
         training = [row for row in rows if row.split == "train"]
-        keys = [sketch(row.problem, self) for row in training]
-        twins = (
-            find_twins(map(self._build_compared, training), np.array(keys), self, self.levels)
-            if keys
-            else iter(())
-        )
+        keys = np.empty((len(training), N_KEYS), dtype=np.uint64)
+        for number, row in enumerate(training):
+            keys[number] = sketch(row.problem, self)
+        twins = find_twins(map(self._build_compared, training), keys, self, self.levels)
         for problem in rows:
             twin = next(twins) if problem.split == "train" else None
-            yield problem, None if twin is None else self._removal(problem, *twin)
+            yield problem, None if twin is None else self._build_removal(problem, *twin)
 
     def _build_compared(self, problem: SourceProblem) -> Compared:
         compares_answers = self.same_answer and isinstance(problem, MathProblem)
@@ -198,7 +201,7 @@ class Deduplicate(Settings, Stage):
         name = [problem.data_source, problem.split, problem.index]
         return Compared(problem.problem, answer, name)
 
-    def _removal(
+    def _build_removal(
         self, problem: SourceProblem, twin: Compared, level: str, similarity: float
     ) -> Removal:
         shown = {

@@ -32,7 +32,7 @@ class MathProblem(SourceProblem):
         return self.answer
 
 
-def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
+def read_gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
     """Read a row of GSM8K; the answer is the number after ``####``, without separators."""
     problem = _cell(row, "question")
     solution = _cell(row, "answer")
@@ -75,7 +75,7 @@ MATH_SOURCES = (
         "gsm8k",
         "GSM8K, grade-school word problems",
         MathProblem,
-        gsm8k_row,
+        read_gsm8k_row,
         hub="openai/gsm8k",
         data_source="openai/gsm8k",
         config="main",

@@ -18,7 +18,7 @@ import pyarrow as pa
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
-from prime_ext.tasks.rl_rows import PublishedRow, row_faults, write_rows
+from prime_ext.tasks.rl_rows import PublishedRow, find_row_faults, write_rows
 from prime_ext.utils.arguments import (
     add_output_argument,
     add_sampling_arguments,
@@ -53,7 +53,7 @@ MODEL_RULES = {
 
 def check_row(raw: Mapping[str, Any], *position: object) -> Row:
     """Return a row of verl's schema. Raises BadRow: it has faults. ``position`` is not used."""
-    faults = row_faults(raw, PublishedRow)
+    faults = find_row_faults(raw, PublishedRow)
     if faults:
         raise BadRow("; ".join(faults))
     return dict(raw)
@@ -267,7 +267,7 @@ def run_model_stage(
     return code
 
 
-def stage_parser(
+def build_stage_parser(
     program: str, description: str | None, sampling: Sampling | None = None
 ) -> argparse.ArgumentParser:
     """Return a parser of stage options and, with defaults in ``sampling``, of a model's."""

@@ -28,17 +28,17 @@ import pyarrow as pa
 
 from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.benchmark_task import SPLITS, BenchmarkProblem, Task
-from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
+from prime_ext.tasks.rl_rows import OUTPUTS, build_rl_schema, refuse_leftovers, rl_row, write_rows
 from prime_ext.tasks.task_file import load_task
-from prime_ext.tasks.task_rows import source_files
+from prime_ext.tasks.task_rows import find_source_files
 from prime_ext.utils.arguments import (
-    SHARE,
     add_data_argument,
     add_output_argument,
     add_prompt_argument,
-    add_seed_argument,
+    add_split_arguments,
     add_tasks_argument,
     build_parser,
+    check_split,
 )
 from prime_ext.utils.files import write_json
 from prime_ext.utils.rows import BadRow, SourceError
@@ -48,7 +48,7 @@ from .problem_sources import parse_rows
 from .text_similarity import find_near_groups
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
-SCHEMA = rl_schema(
+SCHEMA = build_rl_schema(
     {
         "split": pa.string(),
         "index": pa.int64(),
@@ -81,7 +81,7 @@ def find_files(task: Task, files: Mapping[str, Path], data_dir: Path | None) -> 
         lacks = "is not on the hub" if data_dir is None else "names no local file"
         raise SourceError(f"{task.name} {lacks}; give --input {task.name}=FILE")
     return dict(files) or {
-        split: path for split in splits for path in source_files(task, data_dir, split)
+        split: path for split in splits for path in find_source_files(task, data_dir, split)
     }
 
 
@@ -143,7 +143,7 @@ def choose_output(row: SourceRow, group: str, options: argparse.Namespace) -> st
     return row.split
 
 
-def choice_row(row: SourceRow, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+def build_choice_row(row: SourceRow, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a problem into a row of RL; ``extra`` is the rest of ``extra_info``."""
     task = row.task
     problem = row.problem
@@ -167,20 +167,13 @@ def choice_row(row: SourceRow, prompt: str, extra: Mapping[str, Any]) -> dict[st
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Convert and write all files or none. Returns the report."""
-    if options.validation + options.test >= 1:
-        raise SourceError(
-            f"--validation {options.validation} and --test {options.test} must add up to less"
-            " than 1"
-        )
+    check_split(options.validation, options.test)
     files = parse_files(options.input)
     tasks = {task.name: task for task in map(load_task, options.tasks or files or TASKS)}
     for task in tasks.values():
         if task.grader != "choice":
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
-        if options.prompt not in task.prompts:
-            raise SourceError(
-                f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}"
-            )
+        task.get_prompt(options.prompt)
     for name in files:
         if name not in tasks:
             raise SourceError(f"--input names {name}, which is not among --tasks {' '.join(tasks)}")
@@ -229,7 +222,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for name in names:
             of_output = enumerate((row, group) for row, group, output in rows if output == name)
             made = (
-                choice_row(row, options.prompt, {"split": name, "index": index, "group": group})
+                build_choice_row(
+                    row, options.prompt, {"split": name, "index": index, "group": group}
+                )
                 for index, (row, group) in of_output
             )
             write_rows(hidden / f"{name}.parquet", SCHEMA, made)
@@ -250,11 +245,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument(
         "--splits", choices=("hashed", "official", "test"), default="hashed", help=about
     )
-    top.add_argument(
-        "--validation", type=SHARE, default=0.0, help="share of the groups (default: 0)"
-    )
-    top.add_argument("--test", type=SHARE, default=0.2, help="share of the groups (default: 0.2)")
-    add_seed_argument(top, "the split")
+    add_split_arguments(top, "groups", validation=0.0, test=0.2)
     add_prompt_argument(top)
     for name, counts in run(top.parse_args(words))["tasks"].items():
         written = ", ".join(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from prime_ext.tasks.action_prompt import messages
 from prime_ext.tasks.cells import cell, describe_columns, read_cell
 from prime_ext.tasks.rl_rows import rl_row
-from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
+from prime_ext.utils.rows import BadRow, SourceError, read_hub_rows, read_source
 
 Raw = Mapping[str, Any] | BadRow
 Numbered = Iterator[tuple[int, Raw]]
@@ -118,7 +118,7 @@ class SplitRows:
         if self.path is not None:
             rows = read_source(self.path)
         else:
-            rows = hub_rows(
+            rows = read_hub_rows(
                 source.hub,
                 source.config,
                 source.hub_splits[self.split],

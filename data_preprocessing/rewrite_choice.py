@@ -26,7 +26,7 @@ from .dialogues import Ask, Dialogue
 from .grading import Judge
 from .math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
 from .math_sources import MathProblem
-from .model_stage import Outcome, Row, extract_problem, run_model_stage, stage_parser
+from .model_stage import Outcome, Row, build_stage_parser, extract_problem, run_model_stage
 from .stages import Removal, apply_rules
 
 # As the published script.
@@ -283,7 +283,7 @@ def _replace_question(row: Row, question: str, gold: str) -> Outcome:
 
 @program("rewrite_choice")
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("rewrite_choice", __doc__, SAMPLING)
+    top = build_stage_parser("rewrite_choice", __doc__, SAMPLING)
     top.add_argument(
         "--tries", type=COUNT, default=TRIES, help=f"answers per problem at most (default: {TRIES})"
     )

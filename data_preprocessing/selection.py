@@ -18,7 +18,7 @@ from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import find_source
 
 from .command import program
-from .model_stage import Outcome, Row, run_stage, stage_parser
+from .model_stage import Outcome, Row, build_stage_parser, run_stage
 from .stages import Removal
 from .validate_votes import Votes
 
@@ -75,7 +75,7 @@ def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> O
 
 @program("selection")
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("selection", __doc__)
+    top = build_stage_parser("selection", __doc__)
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree")):
         about = f"share of a model's solutions that must {what} (default: %(default)s)"
         top.add_argument(f"--min-{name}", type=SHARE, default=0.6, help=about)

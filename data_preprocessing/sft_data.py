@@ -39,8 +39,15 @@ from prime_ext.verifiers.sources import UnknownSource, find_source
 from .command import program
 from .dialogues import Ask, Dialogue, Messages
 from .grading import Judge, check_gold
-from .math_sources import gsm8k_row, read_solved
-from .model_stage import Outcome, Row, check_row, extract_problem, run_model_stage, stage_parser
+from .math_sources import read_gsm8k_row, read_solved
+from .model_stage import (
+    Outcome,
+    Row,
+    build_stage_parser,
+    check_row,
+    extract_problem,
+    run_model_stage,
+)
 from .sft_forms import (
     ACTION_RULES,
     CHAIN_EXAMPLE,
@@ -111,7 +118,7 @@ def read_question(row: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
     return "\n\n".join(texts)
 
 
-def problem_row(
+def read_problem_row(
     raw: Mapping[str, Any], path: Path, number: int, name: str, ability: str, columns: Sequence[str]
 ) -> Row:
     """Return an RL row with ``judge``, the data source that selects the verifier. Raises BadRow.
@@ -138,7 +145,7 @@ def read_gold(raw: Mapping[str, Any]) -> str | None:
         return None
     try:
         if "question" in raw and "####" in str(raw.get("answer")):
-            gold = gsm8k_row(raw)["answer"]
+            gold = read_gsm8k_row(raw)["answer"]
         else:
             # The column of the problem may have any name.
             gold = read_solved(
@@ -157,7 +164,7 @@ def find_task(row: Row) -> str:
         raise BadRow(str(error).partition(";")[0]) from error
 
 
-def choice_row(raw: Mapping[str, Any], *position: object) -> Row:
+def read_choice_row(raw: Mapping[str, Any], *position: object) -> Row:
     """Return an RL row that is multiple choice. Raises BadRow: it is not."""
     row = check_row(raw)
     task = find_task(row)
@@ -271,7 +278,7 @@ def answer_in_chains(
 
 @program("sft_data")
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("sft_data", __doc__, SAMPLING)
+    top = build_stage_parser("sft_data", __doc__, SAMPLING)
     top.add_argument(
         "--form", choices=("actions", "chains"), default="actions", help="default: actions"
     )
@@ -298,13 +305,13 @@ def main(words: Sequence[str] | None = None) -> int:
     settings: dict[str, Any] = {"tries": options.tries, "responses": options.responses}
     if options.form == "chains":
         dialogue: Any = partial(answer_in_chains, min_steps=options.min_steps, **settings)
-        parse: Any = choice_row
+        parse: Any = read_choice_row
         form = {"min_steps": options.min_steps}
     else:
         system = read_system_prompt(options.system_prompt, NAMED_PROMPTS)
         dialogue = partial(answer_in_actions, system=system, **settings)
         parse = partial(
-            problem_row, name=options.name, ability=options.ability, columns=options.columns
+            read_problem_row, name=options.name, ability=options.ability, columns=options.columns
         )
         form = {"own_prompt": system == SYSTEM_PROMPT}
     settings |= {"form": options.form, **form}

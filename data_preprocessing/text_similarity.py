@@ -71,7 +71,7 @@ class Settings:
 
 
 @lru_cache(maxsize=1024)
-def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
+def make_shingles(text: str, mask_numbers: bool) -> frozenset[int]:
     """Return checksums of the character n-grams of a text's normal form, or of a shorter form."""
     data = normalize_question(text, mask_numbers).encode()
     if len(data) <= SHINGLE:
@@ -82,7 +82,7 @@ def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
 
 
 @lru_cache(maxsize=1024)
-def word_ngrams(text: str, size: int) -> frozenset[str]:
+def make_word_ngrams(text: str, size: int) -> frozenset[str]:
     """Return all runs of ``size`` words of a text's normal form, numbers included."""
     words = normalize_question(text, False).split()
     return frozenset(
@@ -90,13 +90,13 @@ def word_ngrams(text: str, size: int) -> frozenset[str]:
     )
 
 
-def jaccard(left: frozenset[int], right: frozenset[int]) -> float:
+def compute_jaccard(left: frozenset[int], right: frozenset[int]) -> float:
     """Return |A and B| / |A or B| of two sets that are not empty."""
     shared = len(left & right)
     return shared / (len(left) + len(right) - shared)
 
 
-def signature(form: frozenset[int]) -> MinHash:
+def compute_signature(form: frozenset[int]) -> MinHash:
     """Return the MinHash signature of character n-grams."""
     minhash = _BLANK.copy()
     minhash.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
@@ -131,13 +131,13 @@ class SimilarityIndex:
     def add(self, *texts: str) -> None:
         """Keep a row under the next number, from 0."""
         row = self._n_rows
-        entries = self._forms(texts)
-        form, ngrams = self._sets(texts)
+        entries = self._build_forms(texts)
+        form, ngrams = self._build_sets(texts)
         first = self._first_shingles.setdefault(form, row)
         entries.append(("near", first))
         if first == row:
             self._shingles[row] = form
-            self._lsh.insert(row, signature(form))
+            self._lsh.insert(row, compute_signature(form))
         if len(ngrams) >= LEAST_NGRAMS:
             first = self._first_ngrams.setdefault(ngrams, row)
             entries.append(("ngrams", first))
@@ -152,11 +152,11 @@ class SimilarityIndex:
     def hits(self, *texts: str) -> list[tuple[Entry, float]]:
         """Return the entries that a row hits, with Jaccard similarity (near), n-gram share or 1."""
         entries: list[tuple[Entry, float]] = [
-            (entry, 1.0) for entry in self._forms(texts) if entry in self.rows
+            (entry, 1.0) for entry in self._build_forms(texts) if entry in self.rows
         ]
-        form, ngrams = self._sets(texts)
-        for row in sorted(self._lsh.query(signature(form))):
-            similarity = jaccard(form, self._shingles[row])
+        form, ngrams = self._build_sets(texts)
+        for row in sorted(self._lsh.query(compute_signature(form))):
+            similarity = compute_jaccard(form, self._shingles[row])
             if similarity >= self.settings.threshold:
                 entries.append((("near", row), similarity))
         shared: Counter[int] = Counter()
@@ -180,7 +180,7 @@ class SimilarityIndex:
         ]
         return min(hits, key=lambda hit: (LEVELS.index(hit[0]), -hit[1], hit[2]), default=None)  # type: ignore[arg-type]
 
-    def _forms(self, texts: Sequence[str]) -> list[Entry]:
+    def _build_forms(self, texts: Sequence[str]) -> list[Entry]:
         joined = "\n".join(texts)
         forms = [normalize_question(text, True) for text in texts]
         # Short ones ("4 in all") identify nothing.
@@ -192,9 +192,11 @@ class SimilarityIndex:
         }
         return [*named.items(), *(("part", form) for form in dict.fromkeys(long))]
 
-    def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
+    def _build_sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
         joined = "\n".join(texts)
-        return shingles(joined, mask_numbers=True), word_ngrams(joined, self.settings.ngram)
+        return make_shingles(joined, mask_numbers=True), make_word_ngrams(
+            joined, self.settings.ngram
+        )
 
 
 def find_near_groups(rows: Sequence[Sequence[str]]) -> list[str]:

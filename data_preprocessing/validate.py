@@ -30,11 +30,11 @@ from prime_ext.tasks.rl_rows import (
     PublishedRow,
     count_tokens,
     find_idle_verifiers,
+    find_row_faults,
     load_tokenizer,
-    row_faults,
 )
 from prime_ext.utils.arguments import COUNT, build_parser
-from prime_ext.utils.report_page import markdown_table
+from prime_ext.utils.report_page import format_markdown_table
 from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.verifiers.sources import BUILT_IN, TASKS, UnknownSource, find_source, register_source
 
@@ -124,9 +124,9 @@ class Validator:
     async def _check(self, row: Mapping[str, Any], location: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
         faults = [
-            ("schema", fault) for fault in row_faults(row, PublishedRow)
+            ("schema", fault) for fault in find_row_faults(row, PublishedRow)
         ] or await self._find_deeper_faults(row, count)
-        length = self._length(row["prompt"])
+        length = self._measure_length(row["prompt"])
         if self._limit is not None and length > self._limit:
             faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
         count.rows += 1
@@ -161,7 +161,7 @@ class Validator:
         fault = await find_gold_fault(row["data_source"], gold, extra)
         return faults if fault is None else [*faults, ("gold answer", fault)]
 
-    def _length(self, prompt: Sequence[Mapping[str, str]] | None) -> int:
+    def _measure_length(self, prompt: Sequence[Mapping[str, str]] | None) -> int:
         messages = [message for message in prompt or () if message]
         if self._tokenizer is None:
             return sum(len(message["content"] or "") for message in messages)
@@ -214,7 +214,7 @@ def main(words: Sequence[str] | None = None) -> int:
         )
         table.append([name, *(f"{number:,}" for number in numbers)])
     header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
-    print(markdown_table(header, table, escape=False))
+    print(format_markdown_table(header, table, escape=False))
     for text, (location, met) in validator.listed.items():
         print(f"{location}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
     unused = find_idle_verifiers(validator.sources) if options.modules else []

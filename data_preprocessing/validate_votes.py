@@ -33,7 +33,7 @@ from prime_ext.verifiers.sources import find_source
 from .command import program
 from .dialogues import Ask, Dialogue
 from .grading import Judge
-from .model_stage import Row, add_to_extra, extract_problem, run_model_stage, stage_parser
+from .model_stage import Row, add_to_extra, build_stage_parser, extract_problem, run_model_stage
 from .stages import Removal
 
 # As the published script.
@@ -146,7 +146,7 @@ def _set_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
 
 @program("validate_votes")
 def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("validate_votes", __doc__, SAMPLING)
+    top = build_stage_parser("validate_votes", __doc__, SAMPLING)
     top.add_argument(
         "--solutions", type=COUNT, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})"
     )

@@ -63,7 +63,7 @@ def compare(
     for name in common:
         first = before.tasks[name]
         second = after.tasks[name]
-        changes = _changes(first, second, decoding, prompts)
+        changes = _find_changes(first, second, decoding, prompts)
         # A problem of which every response failed has no scores.
         names = dict.fromkeys([*first.problems, *second.problems])
         scores = [
@@ -89,7 +89,7 @@ def compare(
     }
 
 
-def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> list[str]:
+def _find_changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> list[str]:
     """Return the differences between the two that are allowed; ``RunError``: one is not."""
     name = before.name
     first = before.entry

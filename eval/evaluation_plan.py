@@ -12,7 +12,7 @@ from typing import Any
 from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.benchmark_task import BenchmarkProblem, BenchmarkSource, Decoding, Task
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
@@ -79,14 +79,14 @@ class TaskPlan:
         ]
         return {
             "split": self.split,
-            "prompt_sha256": _digest([self.shown[name] for name in self.problems]),
-            "data_sha256": _digest(golds),
+            "prompt_sha256": _compute_digest([self.shown[name] for name in self.problems]),
+            "data_sha256": _compute_digest(golds),
             "decoding": {"name": self.decoding_name, **asdict(self.decoding)},
             "stop": list(self.stop),
         }
 
 
-def _digest(value: Any) -> str:
+def _compute_digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -149,7 +149,7 @@ def choose_tasks(names: Sequence[str]) -> list[Task]:
     tasks: dict[str, Task] = {}
     for name in names:
         if name == ALL or name in GROUPS:
-            known = map(load_task, task_names())
+            known = map(load_task, list_task_names())
             chosen = [
                 task
                 for task in known

@@ -21,7 +21,7 @@ from prime_ext.verifiers.sources import UnknownSource, choice_options, find_sour
 
 from .formats import align_columns, format_interval, format_number, format_percent, format_score
 from .statistics import average
-from .verdicts import verdict_fields
+from .verdicts import build_verdict_fields
 
 # How a response states a bare answer, by the task of its verifier; others get the answer itself.
 _STATEMENTS = {
@@ -117,7 +117,7 @@ def grade_file(path: Path, data_source: str | None) -> tuple[Path, list[StoredRe
     ]
     with tqdm(total=len(stored), desc="graded", unit=" responses", file=sys.stderr) as bar:
         verdicts = judge_all(queries, lambda number, verdict: bar.update())
-    fields = list(map(verdict_fields, verdicts))
+    fields = list(map(build_verdict_fields, verdicts))
     output = path.with_name(f"{Path(path.name.removesuffix('.gz')).stem}.graded.jsonl")
     write_json_lines(
         output, [{**answer.row, **verdict} for answer, verdict in zip(stored, fields, strict=True)]

@@ -60,10 +60,10 @@ from .prm_data import (
     read_processbench,
 )
 from .prm_results import (
-    candidate_results,
     format_prm_report,
-    prmbench_results,
-    processbench_results,
+    measure_candidates,
+    measure_prmbench,
+    measure_processbench,
 )
 from .prm_scorers import (
     LAYOUTS,
@@ -73,7 +73,7 @@ from .prm_scorers import (
     ImplicitScorer,
     LogProbModel,
     StepRMScorer,
-    model_identity,
+    read_model_identity,
     score_all,
 )
 
@@ -298,9 +298,9 @@ def run(arguments: argparse.Namespace) -> None:
     scorer = load_scorer(arguments, description)
     tokens = [scorer.tokens(response) for response in responses]
     settings = {
-        "model": model_identity(arguments.model),
+        "model": read_model_identity(arguments.model),
         "scorer": arguments.scorer,
-        "reference": model_identity(arguments.reference),
+        "reference": read_model_identity(arguments.reference),
         "separator": arguments.separator if classifier else None,
         "positive_label": arguments.positive_label if classifier else None,
         "dtype": arguments.dtype,
@@ -310,10 +310,10 @@ def run(arguments: argparse.Namespace) -> None:
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
         if bench:
             is_processbench = arguments.task == "processbench"
-            measure = processbench_results if is_processbench else prmbench_results
+            measure = measure_processbench if is_processbench else measure_prmbench
             results, lines = measure(arguments, items, raw)
         else:
-            results, lines = candidate_results(arguments, items, raw, description)
+            results, lines = measure_candidates(arguments, items, raw, description)
         options = {
             key: str(value) if isinstance(value, Path) else value
             for key, value in vars(arguments).items()

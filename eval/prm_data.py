@@ -21,7 +21,7 @@ from prime_ext.utils.fields import (
     parse_rows,
     show_value,
 )
-from prime_ext.utils.rows import BadRow, hub_rows, read_source
+from prime_ext.utils.rows import BadRow, read_hub_rows, read_source
 from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
 from prime_ext.verifiers.judging import Query, judge_all, make_verifier
@@ -80,7 +80,7 @@ class LabeledProblem:
     answers: list[str | None]
 
 
-def _processbench_rows(data: str, split: str) -> tuple[str, Numbered]:
+def _find_processbench_rows(data: str, split: str) -> tuple[str, Numbered]:
     """Return a name and the rows of ``<data>/<split>.json`` (or .jsonl, .parquet), or the hub's."""
     if not Path(data).is_dir():
         if data != PROCESSBENCH:
@@ -88,7 +88,7 @@ def _processbench_rows(data: str, split: str) -> tuple[str, Numbered]:
                 f"{data} is not a folder; give one with gsm8k.json and so on, or {PROCESSBENCH} for"
                 " the hub"
             )
-        return f"{data} split {split}", hub_rows(PROCESSBENCH, None, split)
+        return f"{data} split {split}", read_hub_rows(PROCESSBENCH, None, split)
     paths = [
         path
         for suffix in ("json", "jsonl", "parquet")
@@ -116,17 +116,17 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
         response = LabeledResponse(get_prompt(row, "problem"), text, ends, tuple(steps))
         return row.get("id"), label, response
 
-    where, rows = _processbench_rows(data, split)
+    where, rows = _find_processbench_rows(data, split)
     return [
         ProcessBenchItem(f"{split}-{index}" if name is None else str(name), split, label, response)
         for index, (_, (name, label, response)) in enumerate(parse_numbered(rows, parse, where))
     ]
 
 
-def _prmbench_rows(data: str) -> list[tuple[str, Numbered]]:
+def _find_prmbench_rows(data: str) -> list[tuple[str, Numbered]]:
     """Return names and rows of a file, of all files of a folder, or of the set on the hub."""
     if data == PRMBENCH and not Path(data).exists():
-        return [(data, hub_rows(PRMBENCH, None, "train"))]
+        return [(data, read_hub_rows(PRMBENCH, None, "train"))]
     path = Path(data)
     files = (
         sorted(file for kind in ("jsonl", "parquet") for file in path.glob(f"*.{kind}"))
@@ -166,7 +166,7 @@ def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
         return PrmBenchItem(f"{kind}_{index}", kind, right, response)
 
     items: dict[str, PrmBenchItem] = {}
-    for where, rows in _prmbench_rows(data):
+    for where, rows in _find_prmbench_rows(data):
         for _, item in parse_numbered(rows, parse, where):
             items.setdefault(item.id, item)
     return list(items.values())

@@ -32,7 +32,7 @@ from .prm_metrics import (
     score_processbench,
 )
 from .prm_scorers import SCORE_KINDS, score_steps
-from .statistics import majority_score, pass_probability
+from .statistics import compute_majority_score, compute_pass_probability
 
 # What results.json holds, and the lines of items.jsonl.
 Results = tuple[dict[str, Any], list[dict[str, Any]]]
@@ -68,7 +68,7 @@ SHOWN = {
 # ---- ProcessBench --------------------------------------------------------------------------------
 
 
-def processbench_results(
+def measure_processbench(
     arguments: argparse.Namespace, items: Sequence[ProcessBenchItem], raw: Sequence[Row]
 ) -> Results:
     """Return F1 by the official protocol, and with each split's own best threshold.
@@ -125,7 +125,7 @@ def processbench_results(
 # ---- PRMBench ------------------------------------------------------------------------------------
 
 
-def prmbench_results(
+def measure_prmbench(
     arguments: argparse.Namespace, items: Sequence[PrmBenchItem], raw: Sequence[Row]
 ) -> Results:
     """Return PRMScore of each class, the means of the dimensions, and PRMScore of all steps.
@@ -205,7 +205,7 @@ def score_responses(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
     return named
 
 
-def candidate_results(
+def measure_candidates(
     arguments: argparse.Namespace,
     problems: Sequence[LabeledProblem],
     raw: Sequence[Row],
@@ -268,10 +268,10 @@ def _measure(
     for n in sizes:
         columns = {
             "pass@N": [
-                pass_probability(len(problem.correct), sum(problem.correct), n)
+                compute_pass_probability(len(problem.correct), sum(problem.correct), n)
                 for problem in problems
             ],
-            "maj@N": [majority_score(ballot, n) for ballot in ballots],
+            "maj@N": [compute_majority_score(ballot, n) for ballot in ballots],
         }
         for name, problem_scores in by_problem.items():
             zipped = zip(problem_scores, problems, strict=True)

@@ -106,13 +106,13 @@ class ImplicitScorer:
         self.reference = reference
         self.encoder = encoder
         self.max_length = max_length
-        size, reference_size = (
-            None if loaded is None else loaded.model.config.vocab_size
-            for loaded in (model, reference)
-        )
-        if reference_size not in (None, size):
-            sizes = f"the reference has {reference_size} tokens, the model {size}"
-            raise RunError(f"{sizes}; a reference must have the model's vocabulary")
+        models = [model] if reference is None else [model, reference]
+        sizes = [loaded.model.config.vocab_size for loaded in models]
+        if len(set(sizes)) > 1:
+            raise RunError(
+                f"the reference has {sizes[1]} tokens, the model {sizes[0]}; a reference must have"
+                " the model's vocabulary"
+            )
 
     def tokens(self, response: LabeledResponse) -> TokenizedSteps:
         prompt = self.encoder.prompt(response.prompt)
@@ -217,7 +217,7 @@ def score_steps(
     return (scale * (sum_S.cumsum() if kind == "prefix" else sum_S)).tolist()
 
 
-def model_identity(path: str | None) -> Any:
+def read_model_identity(path: str | None) -> Any:
     """Name a model; a local one also by size and time of its weights, to notice retraining."""
     if path is None or not Path(path).is_dir():
         return path

@@ -22,13 +22,13 @@ Shown = tuple[Mapping[str, str], ...] | str
 _RESPONSE = "{{response}}"
 
 
-def _example(fields: Mapping[str, str]) -> Mapping[str, str]:
+def _check_example(fields: Mapping[str, str]) -> Mapping[str, str]:
     if "response" not in fields:
         raise ValueError("must have the key response")
     return fields
 
 
-def _shape(text: str) -> str:
+def _check_shape(text: str) -> str:
     if PLACEHOLDER.findall(text) != ["prompt", "response"]:
         raise ValueError("must be a text with {{prompt}} and then {{response}}")
     return text
@@ -41,9 +41,10 @@ class FewShot:
     __pydantic_config__ = STRICT
 
     examples: Annotated[
-        tuple[Annotated[Mapping[str, str], AfterValidator(_example)], ...], Field(min_length=1)
+        tuple[Annotated[Mapping[str, str], AfterValidator(_check_example)], ...],
+        Field(min_length=1),
     ] = ()
-    format: Annotated[str, AfterValidator(_shape)] = "{{prompt}}\n" + _RESPONSE
+    format: Annotated[str, AfterValidator(_check_shape)] = "{{prompt}}\n" + _RESPONSE
     separator: str = "\n\n"
     # Line breaks alone are a stop text too.
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
@@ -62,11 +63,7 @@ def show(
     ``system`` is None for the task's own message, empty for none. ``RunError``: the task has no
     such prompt, or an example lacks a field of it.
     """
-    if prompt_name not in task.prompts:
-        raise RunError(
-            f"{task.name} has no prompt {prompt_name!r}; it has {', '.join(task.prompts)}"
-        )
-    prompt = task.prompts[prompt_name]
+    prompt = task.get_prompt(prompt_name)
     for number, example in enumerate(shot.examples, start=1):
         for name in PLACEHOLDER.findall(prompt.user):
             if name not in example:

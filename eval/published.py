@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS, Decoding
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row
 
@@ -99,7 +99,7 @@ def list_known_differences(
     problems = entry["summary"]["problems"]
     at_k = _AT_K.fullmatch(metric)
     k = int(at_k[1]) if at_k else 1
-    known = load_task(name).decoding if name in task_names() else {}
+    known = load_task(name).decoding if name in list_task_names() else {}
     fitting = next(
         (
             decoding
@@ -191,7 +191,7 @@ def build_paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
         *(f"{column}: {run.model}." for column, run in runs.items()),
     ]
     for column, run in runs.items():
-        notes += [f"{column}: {words}." for words in _differences(run, tasks, published)]
+        notes += [f"{column}: {words}." for words in _list_differences(run, tasks, published)]
     notes += [
         f"Published: {source}."
         for source in dict.fromkeys(reference["source"] for reference in published.values())
@@ -203,7 +203,7 @@ def build_paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     return page
 
 
-def _differences(
+def _list_differences(
     run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[str, Row]
 ) -> list[str]:
     """Return known differences from the published, each once, with titles if not for all tasks."""

@@ -56,7 +56,7 @@ def build_report_page(run: FinishedRun) -> Page:
     if run.unfinished:
         page.text(f"Not finished, and not in this report: {', '.join(run.unfinished)}.")
     tasks = run.tasks.values()
-    page.table(_SUMMARY, _summary(run))
+    page.table(_SUMMARY, _build_summary(run))
     page.text(_NOTE)
     for task in tasks:
         _add_task(page, task)
@@ -71,10 +71,10 @@ def build_report_page(run: FinishedRun) -> Page:
 
 def format_summary(run: FinishedRun) -> str:
     """Return the summary of a run for a terminal."""
-    return align_columns([_SUMMARY, *_summary(run)])
+    return align_columns([_SUMMARY, *_build_summary(run)])
 
 
-def _summary(run: FinishedRun) -> list[list[str]]:
+def _build_summary(run: FinishedRun) -> list[list[str]]:
     """Return a line of the summary for each task."""
     lines = []
     for task in run.tasks.values():

@@ -16,7 +16,7 @@ from prime_ext.tasks.benchmark_task import (
     Task,
 )
 from prime_ext.tasks.cells import read_cell
-from prime_ext.tasks.rl_rows import JudgedRow, row_faults
+from prime_ext.tasks.rl_rows import JudgedRow, find_row_faults
 from prime_ext.utils.fields import Row, parse_rows
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.multiple_choice import MultipleChoiceVerifier
@@ -48,7 +48,7 @@ def read_rl_tasks(path: Path) -> list[tuple[Task, dict[str, BenchmarkProblem]]]:
 
 
 def _read_row(row: Row) -> tuple[Kind, BenchmarkProblem]:
-    for fault in row_faults(row, JudgedRow):
+    for fault in find_row_faults(row, JudgedRow):
         raise BadRow(fault)
     roles = [message["role"] for message in row["prompt"]]
     texts: list[Any] = [message["content"] for message in row["prompt"]]

@@ -21,6 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from prime_ext.config.modules import add_modules_argument, import_modules
 from prime_ext.generate.backend import Backend, BackendError, Response, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.rl_rows import find_idle_verifiers
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.utils.arguments import (
     COUNT,
     WHOLE,
@@ -265,7 +266,7 @@ def show_prompts(planned: Sequence[TaskPlan], backend: Backend, number: int) -> 
 
 def list_tasks() -> None:
     """Print all tasks with what they offer."""
-    for task in map(load_task, task_names()):
+    for task in map(load_task, list_task_names()):
         group = next((name for name, ability in GROUPS.items() if ability == task.ability), "-")
         print(f"{task.name:<18} {group:<8} {task.title}")
         print(f"{'':<27} prompts {', '.join(task.prompts)}; decodings {', '.join(task.decoding)}")
@@ -301,20 +302,15 @@ def main(
         top.error("--output is needed: a folder for results")
     if options.raw and options.chat_template_kwargs:
         top.error("--chat-template-kwargs has no effect with --raw; leave out one of them")
-    backend = None
-    try:
-        planned = plan_tasks(options)
-        if options.modules:
-            for line in find_idle_verifiers(plan.task.data_source for plan in planned):
-                print(line, file=sys.stderr)
-        backend = open_backend(options)
+    planned = plan_tasks(options)
+    if options.modules:
+        for line in find_idle_verifiers(plan.task.data_source for plan in planned):
+            print(line, file=sys.stderr)
+    with closing(open_backend(options)) as backend:
         if options.show_prompt is not None:
             show_prompts(planned, backend, options.show_prompt)
             return 0
         results = run(options, planned, backend)
-    finally:
-        if backend is not None:
-            backend.close()
     return conclude(results, options.output)
 
 

@@ -53,7 +53,7 @@ def average(scores: Sequence[Scores]) -> Estimate | None:
     return estimate_mean(means, sum(map(len, judged)), left_out=len(judged) - len(means))
 
 
-def pass_probability(responses: int, correct: int, k: int) -> float:
+def compute_pass_probability(responses: int, correct: int, k: int) -> float:
     """Return the probability that ``k`` <= ``responses`` of the responses hold a correct one.
 
     They are drawn without replacement: ``1 - C(n - c, k) / C(n, k)``, the unbiased estimate of
@@ -63,7 +63,7 @@ def pass_probability(responses: int, correct: int, k: int) -> float:
     return (subsets - math.comb(responses - correct, k)) / subsets
 
 
-def pass_at_k(scores: Sequence[Scores], k: int) -> Estimate | None:
+def estimate_pass_at_k(scores: Sequence[Scores], k: int) -> Estimate | None:
     """Return unbiased pass@k; a response is correct if its score is 1.
 
     A problem with fewer than ``k`` judged responses is left out; None if all are. ValueError: ``k``
@@ -74,7 +74,7 @@ def pass_at_k(scores: Sequence[Scores], k: int) -> Estimate | None:
         raise ValueError(f"k={k} must be from 1 to the number of responses per problem, {fewest}")
     judged = [[score for score in values if score is not None] for values in scores]
     counted = [values for values in judged if len(values) >= k]
-    values = [pass_probability(len(values), values.count(1.0), k) for values in counted]
+    values = [compute_pass_probability(len(values), values.count(1.0), k) for values in counted]
     # Only disjoint draws are independent.
     return estimate_mean(
         values, sum(len(values) // k for values in counted), left_out=len(judged) - len(counted)
@@ -84,7 +84,7 @@ def pass_at_k(scores: Sequence[Scores], k: int) -> Estimate | None:
 # ---- maj@k: the answer that most of k responses give ---------------------------------------------
 
 
-def majority_score(ballot: Ballot, k: int) -> float:
+def compute_majority_score(ballot: Ballot, k: int) -> float:
     """Return the expected score of the majority of ``k`` responses, exact over all draws.
 
     Draws are without replacement. Responses vote for the class of their answer, which has the mean
@@ -125,10 +125,10 @@ def _count_draws(others: tuple[int, ...], silent: int, drawn: int, most: int) ->
     return tuple(ways)
 
 
-def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
+def estimate_majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
     """Return maj@k over the problems with ``k`` judged responses or more; None without any."""
     counted = [ballot for ballot in ballots if ballot.responses >= k]
-    values = [majority_score(ballot, k) for ballot in counted]
+    values = [compute_majority_score(ballot, k) for ballot in counted]
     trials = sum(ballot.responses // k for ballot in counted)
     return estimate_mean(values, trials, left_out=len(ballots) - len(counted))
 

@@ -11,7 +11,14 @@ from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.run_store import Row
 
 from .results import Key
-from .statistics import Estimate, Scores, average, build_equality, majority_at_k, pass_at_k
+from .statistics import (
+    Estimate,
+    Scores,
+    average,
+    build_equality,
+    estimate_majority_at_k,
+    estimate_pass_at_k,
+)
 
 
 def measure(
@@ -50,7 +57,7 @@ def measure(
     there = [row for problem_rows in rows.values() for row in problem_rows if row is not None]
     tokens = [row["tokens"] for row in there] or [0]
     responses = max(1, len(there))
-    of_k: dict[str, Any] = {f"pass@{k}": pass_at_k(list(scores.values()), k) for k in ks}
+    of_k: dict[str, Any] = {f"pass@{k}": estimate_pass_at_k(list(scores.values()), k) for k in ks}
     if ks and grader in ("math", "choice"):
         same = build_equality() if grader == "math" else operator.eq
         answers = {
@@ -58,7 +65,7 @@ def measure(
             for problem, problem_rows in rows.items()
         }
         ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
-        of_k |= {f"maj@{k}": majority_at_k(ballots, k) for k in ks}
+        of_k |= {f"maj@{k}": estimate_majority_at_k(ballots, k) for k in ks}
     return {
         "summary": {
             "problems": len(groups),
@@ -74,7 +81,7 @@ def measure(
             },
             "groups": _average_groups(groups, scores),
         },
-        "choice": _choice(n, rows) if grader == "choice" else None,
+        "choice": _average_choice_metrics(n, rows) if grader == "choice" else None,
     }
 
 
@@ -92,7 +99,9 @@ def _average_groups(
     }
 
 
-def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float] | None:
+def _average_choice_metrics(
+    n: int, rows: Mapping[str, Sequence[Row | None]]
+) -> dict[str, float] | None:
     """Return metrics of multiple choice: means over rounds of one response to each problem."""
     rounds = []
     for number in range(n):
@@ -107,12 +116,12 @@ def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float
     if not rounds:
         return None
     return {
-        name: statistics.fmean(choice_metrics(*pair)[name] for pair in rounds)
+        name: statistics.fmean(compute_choice_metrics(*pair)[name] for pair in rounds)
         for name in CHOICE_METRICS
     }
 
 
-def choice_metrics(answers: Sequence[int | None], gold: Sequence[int]) -> dict[str, float]:
+def compute_choice_metrics(answers: Sequence[int | None], gold: Sequence[int]) -> dict[str, float]:
     """Score the options that responses choose, from 1, or None, against the right ones.
 
     There is at least one of each. No answer is a false negative of the right option and a false

@@ -63,7 +63,7 @@ def write_problems(planned: TaskPlan, folder: Path) -> dict[str, Row]:
     return {row["problem"]: row for row in rows}
 
 
-def verdict_fields(verdict: Verdict) -> Row:
+def build_verdict_fields(verdict: Verdict) -> Row:
     """Return a verdict as fields of a line."""
     return {
         "verdict": str(verdict.outcome),
@@ -132,7 +132,7 @@ def _build_sample(problem: Row, response: Row, verdict: Verdict) -> Row:
         "prompt": problem["prompt"],
         "response": response["text"],
         "gold": shorten_gold(problem["gold"]),
-        **verdict_fields(verdict),
+        **build_verdict_fields(verdict),
         "tokens": response["tokens"],
         "prompt_tokens": response["prompt_tokens"],
         "truncated": response["finish"] == "length",

@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from prime_ext.utils.arguments import COUNT, SHARE, WHOLE
 from prime_ext.utils.threads import use_one_thread
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -13,16 +14,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ("llama", "qwen2", "qwen3", "qwen3_moe"),
         "help": "architecture of the model (default: llama)",
     },
-    "limit": {"type": int, "help": "use only the first problems"},
-    "mean-error": {"type": float, "help": "mean error probability of the demonstrators"},
+    "limit": {"type": COUNT, "help": "use only the first problems"},
+    "mean-error": {"type": SHARE, "help": "mean error probability of the demonstrators"},
     "model": {"type": Path, "required": True, "help": "Hugging Face folder, or checkpoint of verl"},
     "output": {"type": Path, "required": True, "help": "JSON file to write"},
     "output-dir": {"type": Path, "required": True, "help": "folder to write"},
     "run-dir": {"type": Path, "required": True, "help": "folder of the run"},
-    "seed": {"type": int, "help": "of everything that is drawn"},
+    "seed": {"type": WHOLE, "help": "of everything that is drawn"},
     "step-rm": {"type": Path, "required": True, "help": "folder of the step reward model"},
-    "steps": {"type": int, "help": "of the optimizer"},
-    "test-size": {"type": int, "help": "held-out problems, for evaluation only"},
+    "steps": {"type": COUNT, "help": "of the optimizer"},
+    "test-size": {"type": COUNT, "help": "held-out problems, for evaluation only"},
 }
 
 

@@ -11,7 +11,6 @@ reference, beta, and the bias of ``prm.bias``, which the weights do not hold. RE
 card with base model, method and settings.
 """
 
-import argparse
 import json
 import logging
 import re
@@ -28,6 +27,7 @@ from tqdm import tqdm
 from prime_ext.generate import model_card
 from prime_ext.generate.backend import BackendError
 from prime_ext.generate.prm_description import FILE, make_relative, model_name, prm_description
+from prime_ext.utils.arguments import Parser
 from prime_ext.utils.files import find_changed, read_json, write_atomically, write_text
 from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import command
@@ -286,9 +286,7 @@ def prm_card(title: str, description: Mapping[str, Any], facts: Mapping[str, Any
 
 @command("prime_ext.generate.export")
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__)
     parser.add_argument(
         "checkpoint", type=Path, help="folder of a checkpoint, of a global_step_N or of a run"
     )

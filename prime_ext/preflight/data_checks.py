@@ -16,8 +16,8 @@ from prime_ext.tasks.rl_rows import (
     NoChatTemplate,
     PromptRow,
     count_tokens,
+    find_row_faults,
     load_tokenizer,
-    row_faults,
 )
 from prime_ext.upstream import load_tools
 from prime_ext.utils.rows import BadRow, SourceError, read_source
@@ -177,7 +177,7 @@ def _check_file(
             except BadRow as fault:
                 faulty.append((number, str(fault)))
                 continue
-            if isinstance(row, Mapping) and (judged or not row_faults(row, JudgedRow)):
+            if isinstance(row, Mapping) and (judged or not find_row_faults(row, JudgedRow)):
                 first.setdefault(row["data_source"], (named, row))
     except SourceError as error:
         return [f"{named}: {error}"], 0
@@ -236,7 +236,7 @@ def _prompt_length(row: Any, key: str, kind: type[PromptRow], measure: Measure |
     """
     if isinstance(row, BadRow):
         raise row
-    for fault in row_faults({**row, "prompt": row.get(key)}, kind):
+    for fault in find_row_faults({**row, "prompt": row.get(key)}, kind):
         raise BadRow(fault)
     try:
         return measure(row[key]) if measure else 0

@@ -32,6 +32,7 @@ from prime_ext.step_rm.question_split import (
     pick_split,
 )
 from prime_ext.step_rm.records import LabelledStep, write_steps
+from prime_ext.utils.arguments import Parser, add_split_arguments, check_split
 from prime_ext.utils.fields import (
     Row,
     check_text,
@@ -275,11 +276,7 @@ def pair_key(step: LabelledStep) -> bytes:
 
 @command("prime_ext", interrupted="interrupted; nothing was written")
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m prime_ext.step_rm.convert",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m prime_ext.step_rm.convert", description=__doc__)
     # Files of all formats are in one list, in the order given.
     files: dict[str, Any] = {
         "nargs": "+",
@@ -297,13 +294,7 @@ def main(words: Sequence[str] | None = None) -> int:
             **files,
         )
     parser.add_argument("--output", type=Path, required=True, help="the parquet file")
-    parser.add_argument(
-        "--validation", type=float, default=0.05, help="share of the questions (default: 0.05)"
-    )
-    parser.add_argument(
-        "--test", type=float, default=0.05, help="share of the questions (default: 0.05)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the split")
+    add_split_arguments(parser, "questions", validation=0.05, test=0.05)
     parser.add_argument(
         "--near-duplicates",
         choices=NEAR_DUPLICATES,
@@ -316,11 +307,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     if not options.files:
         raise RunError(f"no input; give one of {', '.join('--' + name for name in FORMATS)}")
-    if not (options.validation >= 0 <= options.test and options.validation + options.test < 1):
-        raise RunError(
-            f"--validation {options.validation} and --test {options.test} must add up to less"
-            " than 1"
-        )
+    check_split(options.validation, options.test)
     counts: Counter[str] = Counter()
     inputs = read_inputs(options.files, counts)
     if not inputs:

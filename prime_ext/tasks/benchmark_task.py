@@ -15,7 +15,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminato
 from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch, limit_to
 from prime_ext.tasks.cells import Columns, Shown, cell, describe_columns, fill_in, has, read_cell
 from prime_ext.tasks.value_types import Paths, Text, Texts
-from prime_ext.utils.rows import BadRow
+from prime_ext.utils.rows import BadRow, SourceError
 from prime_ext.verifiers.math.answer_extraction import STYLES, extract_answer
 from prime_ext.verifiers.sources import find_source
 
@@ -222,11 +222,19 @@ class Task:
             groups={name: column.read(row) for name, column in self.groups.items()},
         )
 
+    def get_prompt(self, name: str) -> Prompt:
+        """Return a prompt by its name. ``SourceError``: there is none."""
+        if name not in self.prompts:
+            raise SourceError(
+                f"{self.name} has no prompt {name!r}; it has {', '.join(self.prompts)}"
+            )
+        return self.prompts[name]
+
     def messages(
         self, problem: BenchmarkProblem, prompt: str = DEFAULT_PROMPT
     ) -> list[dict[str, str]]:
-        """Return the chat that shows a problem. ``KeyError``: no prompt of that name."""
-        chosen = self.prompts[prompt]
+        """Return the chat that shows a problem. ``SourceError``: no prompt of that name."""
+        chosen = self.get_prompt(prompt)
         texts = {"system": chosen.system, "user": chosen.user}
         return [
             {"role": role, "content": fill_in(text, problem.fields)}

@@ -30,7 +30,7 @@ ROWS_PER_WRITE = 5_000
 MAX_NAMED = 10
 
 
-def rl_schema(extra_info: Mapping[str, pa.DataType]) -> pa.Schema:
+def build_rl_schema(extra_info: Mapping[str, pa.DataType]) -> pa.Schema:
     """Return the schema of a file whose ``extra_info`` has these fields."""
     return pa.schema(
         {
@@ -44,7 +44,7 @@ def rl_schema(extra_info: Mapping[str, pa.DataType]) -> pa.Schema:
 
 
 # As in Eurus-2-RL-Data, so that files of both can be trained on together.
-MATH_SCHEMA = rl_schema({"split": pa.string(), "index": pa.int64()})
+MATH_SCHEMA = build_rl_schema({"split": pa.string(), "index": pa.int64()})
 
 
 def rl_row(
@@ -148,7 +148,7 @@ class PublishedRow(JudgedRow):
     extra_info: ExtraInfo  # type: ignore[assignment]
 
 
-def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
+def find_row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
     """Return one line for each fault of a row, which may have anything in its columns."""
     try:
         kind.model_validate(dict(row))

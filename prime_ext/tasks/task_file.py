@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parent / "benchmarks"
 EXTENDS = "extends"
 
 
-def task_names() -> list[str]:
+def list_task_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
@@ -56,7 +56,7 @@ def load_task(name: str | Path) -> Task:
         )
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
-        known = task_names()
+        known = list_task_names()
         raise SourceError(
             f"no task {str(name)!r}{guess(path.stem, known) or '; there are ' + ', '.join(known)}"
         )
@@ -79,9 +79,9 @@ def _content(path: Path) -> Any:
 def _extend(content: Mapping[str, Any]) -> dict[str, Any]:
     """Merge a file into the package's task it extends, ``source`` by key; null removes a key."""
     name = str(content[EXTENDS])
-    if name not in task_names():
+    if name not in list_task_names():
         raise SettingsError(
-            f"extends must be the name of a task, got {name!r}{guess(name, task_names())}"
+            f"extends must be the name of a task, got {name!r}{guess(name, list_task_names())}"
         )
     base = _content(FOLDER / f"{name}.yaml")
     if EXTENDS in base:
@@ -108,7 +108,7 @@ def _check(task: Task, stem: str) -> Task:
     """Check the keys of a task against each other; return the task."""
     _must(task.name == stem, f"name must be that of the file, {stem!r}, got {task.name!r}")
     _must(
-        task.overlaps in ("", *task_names()),
+        task.overlaps in ("", *list_task_names()),
         f"overlaps must be the name of a task, got {task.overlaps!r}",
     )
     for name in task.texts:

@@ -8,7 +8,7 @@ from typing import Any
 from prime_ext.tasks.benchmark_task import BenchmarkProblem, Task
 from prime_ext.tasks.gym_problems import generate
 from prime_ext.tasks.last_digit_chain import GENERATED
-from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
+from prime_ext.utils.rows import BadRow, SourceError, fetch_hub_file, read_source
 
 
 def choose_default_split(task: Task, local: bool) -> str:
@@ -69,12 +69,9 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
     source = task.source
     splits = source.rows if source.generated else source.places(local=data is not None)
     if not splits:
-        where = (
-            "hub: give --data with a folder of local files"
-            if data is None
-            else "local file: leave out --data"
-        )
-        raise SourceError(f"no {where}{_hint(task, split)}")
+        on_hub = "no hub: give --data with a folder of local files"
+        lacks = on_hub if data is None else "no local file: leave out --data"
+        raise SourceError(lacks + _hint(task, split))
     if split not in splits:
         raise SourceError(f"no split {split!r}; it has {', '.join(splits)}")
     if source.generated:
@@ -82,16 +79,16 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
         name = source.generated
         rows = GENERATED[name](split, count, 0) if name in GENERATED else generate(name, count, 0)
         return [(f"{task.name} {split}", enumerate(rows, start=1))]
-    return [(str(path), read_source(path)) for path in source_files(task, data, split)]
+    return [(str(path), read_source(path)) for path in find_source_files(task, data, split)]
 
 
-def source_files(task: Task, data: Path | None, split: str) -> list[Path]:
+def find_source_files(task: Task, data: Path | None, split: str) -> list[Path]:
     """Return a split's files; a local .gz may be unpacked. ``SourceError``: one is missing."""
     source = task.source
     names = source.places(local=data is not None)[split]
     try:
         if data is None:
-            return [hub_file(source.hub, name, source.revision or None) for name in names]
+            return [fetch_hub_file(source.hub, name, source.revision or None) for name in names]
     except SourceError as error:
         raise SourceError(f"{error}{_hint(task, split)}") from error
     paths = []

@@ -7,13 +7,13 @@ RUN is trainer.default_local_dir, or the folder above it. docs/how_to/transcript
 page.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from prime_ext.transcripts.files import find_folder, find_steps, read_step
 from prime_ext.transcripts.page import render_page
+from prime_ext.utils.arguments import WHOLE, Parser
 from prime_ext.utils.files import write_text
 from prime_ext.utils.run_store import command
 
@@ -21,11 +21,9 @@ from prime_ext.utils.run_store import command
 @command("prime_ext.transcripts", OSError)
 def main(words: Sequence[str] | None = None) -> int:
     """Write the page that the words ask for; return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of the run")
-    parser.add_argument("--step", type=int, help="a recorded step (default: the last)")
+    parser.add_argument("--step", type=WHOLE, help="a recorded step (default: the last)")
     parser.add_argument("--output", type=Path, help="file (default: RUN/transcripts.html)")
     arguments = parser.parse_args(words)
     folder = find_folder(arguments.run)

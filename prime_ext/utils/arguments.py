@@ -16,7 +16,13 @@ _MOST = 2**31 - 1
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line, where ``run_store.command`` decorates the program."""
+    """Parser whose help shows the description as it is.
+
+    Errors are one line, where ``run_store.command`` decorates the program.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise ``RunError``."""
@@ -24,9 +30,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(program: str, description: str | None) -> Parser:
-    """Return the parser of ``prime-ext PROGRAM``; its help shows the description as it is."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    return Parser(prog=f"prime-ext {program}", description=description, formatter_class=formatter)
+    """Return the parser of ``prime-ext PROGRAM``."""
+    return Parser(prog=f"prime-ext {program}", description=description)
 
 
 def limit_number(
@@ -92,6 +97,20 @@ def add_seed_argument(parser: Group, about: str, *names: str) -> None:
     parser.add_argument(
         "--seed", *names, type=WHOLE, default=0, help=f"of {about} (default: 0)", metavar="N"
     )
+
+
+def add_split_arguments(parser: Group, unit: str, validation: float, test: float) -> None:
+    """Add ``--validation`` and ``--test``, shares of the units with these defaults; ``--seed``."""
+    for name, default in (("validation", validation), ("test", test)):
+        about = f"share of the {unit} (default: {default:g})"
+        parser.add_argument(f"--{name}", type=SHARE, default=default, help=about)
+    add_seed_argument(parser, "the split")
+
+
+def check_split(validation: float, test: float) -> None:
+    """Raise ``RunError`` if these shares leave nothing for training."""
+    if validation + test >= 1:
+        raise RunError(f"--validation {validation} and --test {test} must add up to less than 1")
 
 
 def add_sampling_arguments(parser: Group, defaults: Sequence[float | None] = (None,) * 3) -> None:

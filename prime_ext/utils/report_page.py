@@ -58,7 +58,7 @@ def escape_markdown(text: str, most: int = _CELL) -> str:
     )
 
 
-def markdown_table(
+def format_markdown_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], escape: bool = True
 ) -> str:
     """Return a Markdown table. Without ``escape`` its cells are our own Markdown, kept as it is."""
@@ -91,7 +91,7 @@ class Page:
             )
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self._parts.append(markdown_table(header, rows))
+        self._parts.append(format_markdown_table(header, rows))
 
     def code(self, text: str, language: str = "text") -> None:
         """Add a text as it is, in a block that it cannot end."""

@@ -160,7 +160,7 @@ def _object(value: Any) -> Mapping[str, Any] | BadRow:
     return value if isinstance(value, Mapping) else BadRow(f"not an object but {str(value)[:40]!r}")
 
 
-def hub_file(repository: str, name: str, revision: str | None) -> Path:
+def fetch_hub_file(repository: str, name: str, revision: str | None) -> Path:
     """Return a local copy of a data set's file on the hub. SourceError: it cannot be fetched."""
     from huggingface_hub import hf_hub_download
 
@@ -171,7 +171,7 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
         raise _build_fetch_error(f"{name} of {repository}", error) from error
 
 
-def hub_rows(
+def read_hub_rows(
     repository: str, config: str | None, split: str, files: str | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield rows, numbered from 1, of a data set on the Hugging Face hub or in a local folder.

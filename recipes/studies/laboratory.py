@@ -27,6 +27,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.tasks.gym_problems import generate
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import check_identity
 from prime_ext.utils.text_tokens import TextEncoder
 from prime_ext.verifiers.gym_verifier import GymVerifier
 
@@ -151,8 +152,8 @@ def run(
     """Return the curve of a run, lists by name, from its file in the study's folder.
 
     A run without a file is trained first. A word is ``key=value`` or, where ``name`` is not one, a
-    method of examples/minimal_prime.py. ``SettingsError``: a name, key or value cannot work, or the
-    run is there with other settings.
+    method of examples/minimal_prime.py. ``SettingsError``: a name, key or value cannot work.
+    ``RunError``: the run is there with other settings.
     """
     method = next((word for word in words if "=" not in word), name)
     changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)
@@ -167,8 +168,7 @@ def run(
     )
     if path.exists():
         known = read_json(path)
-        if other := [key for key in plan if known.get(key) != plan[key]]:
-            raise SettingsError(f"{path} is a run with another {other[0]}; choose another --output")
+        check_identity(path, {key: known.get(key) for key in plan}, plan)
         return known["curve"]
     logging.disable_progress_bar()
     if "model" not in study:

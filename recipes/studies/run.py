@@ -41,6 +41,7 @@ import numpy as np
 from prime_ext.config.checks import SettingsError
 from prime_ext.generate.prm_description import versions
 from prime_ext.utils.files import write_text
+from prime_ext.utils.run_store import RunError
 from recipes.studies import laboratory
 from recipes.studies.study_report import Study, format_table, get_seeds, read_results, read_study
 
@@ -78,7 +79,8 @@ def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str,
     """Return by method the words of its best candidate, the scores of all, and runs by seed.
 
     Runs through verl that fail do not stop the others. ``SettingsError``: a name, key or value is
-    unknown or cannot work. ``SystemExit``: runs failed; with the end of their logs.
+    unknown or cannot work. ``RunError``: a run is there with other settings. ``SystemExit``: runs
+    failed; with the end of their logs.
     """
     train = choose_trainer(study, output)
     tune = train
@@ -130,7 +132,7 @@ def main() -> None:
     path = options.results or options.output / f"{study['name']}.json"
     try:
         results = run_study(study, options.output.resolve(), options.only)
-    except SettingsError as error:
+    except (SettingsError, RunError) as error:
         raise SystemExit(f"error: {error}") from None
     # A line for each run.
     write_text(

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from prime_ext.utils.files import read_json
-from prime_ext.utils.report_page import markdown_table
+from prime_ext.utils.report_page import format_markdown_table
 from recipes.run_statistics import find_crossing, format_mean, mean_and_error
 
 FOLDER = Path(__file__).parent
@@ -197,7 +197,7 @@ def format_table(study: Study, results: Mapping[str, Method], baseline: str | No
     ]
     if study["table"].get("transpose"):
         lines = list(zip(*lines, strict=True))
-    return markdown_table(lines[0], lines[1:], escape=False)
+    return format_markdown_table(lines[0], lines[1:], escape=False)
 
 
 def main() -> None:

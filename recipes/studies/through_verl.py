@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.run_store import check_identity
 from recipes.agent import agent_data, agent_sft
 from recipes.agent.play import play, summarize
 from recipes.pspo_wrs import pspo_data
@@ -79,21 +80,21 @@ class VerlTask:
     def train(self, name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
         """Return a run from ``result.json`` in its folder; without it, train and measure it first.
 
-        ``RuntimeError``: the training failed, or the run is there with other settings.
+        ``RuntimeError``: the training failed. ``RunError``: the run is there with other settings.
         """
         run = self.folder / "runs" / f"{name}_seed{seed}"
         command, knobs = self.command(words, seed, run)
+        identity = {"command": command[2:], "knobs": knobs}
         if (run / "result.json").exists():
             known = read_json(run / "result.json")
-            if known["command"] != command[2:] or known["knobs"] != knobs:
-                raise RuntimeError(f"{run} is a run with other settings; choose another --output")
+            check_identity(run, {key: known[key] for key in identity}, identity)
             return known["run"]
         self.prepare()
         # Else only the measurement was interrupted.
         if self.study["steps"] not in find_complete_steps(run / "checkpoints"):
             run_logged(command, knobs, run)
         result = describe_run(run, self.points(run, knobs))
-        write_json(run / "result.json", {"command": command[2:], "knobs": knobs, "run": result})
+        write_json(run / "result.json", identity | {"run": result})
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
         return result
 

@@ -20,7 +20,7 @@ from prime_ext.reward.compute_score import compute_score
 from prime_ext.tasks.action_prompt import CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.files import read_json
-from prime_ext.utils.rows import SourceError, hub_rows
+from prime_ext.utils.rows import SourceError, read_hub_rows
 from prime_ext.utils.run_store import RunLock
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -219,14 +219,14 @@ def test_tasks_that_were_not_compared_are_named(tmp_path, capsys):
 
 def test_hub_rows_are_numbered_and_missing_data_sets_are_reported(tmp_path):
     pq.write_table(pa.table({"problem": ["P", "Q"]}), tmp_path / "train.parquet")
-    assert list(hub_rows(str(tmp_path), None, "train")) == [
+    assert list(read_hub_rows(str(tmp_path), None, "train")) == [
         (1, {"problem": "P"}),
         (2, {"problem": "Q"}),
     ]
     with pytest.raises(
         SourceError, match="cannot be fetched from the hub .* give local files instead"
     ):
-        list(hub_rows(str(tmp_path / "nowhere"), None, "train"))
+        list(read_hub_rows(str(tmp_path / "nowhere"), None, "train"))
 
 
 # ---- all stages ----

@@ -11,7 +11,7 @@ from told import conversed, get_rows, removed, rl_row, server_words
 
 from data_preprocessing import sft_data
 from data_preprocessing.model_stage import extract_problem
-from data_preprocessing.sft_data import RULES, problem_row, read_gold
+from data_preprocessing.sft_data import RULES, read_gold, read_problem_row
 from data_preprocessing.sft_forms import TEACHER_PROMPT, format_chain, read_actions, read_chain
 from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
@@ -115,12 +115,12 @@ def test_other_chains_are_refused_with_the_reason(text, rule):
 
 def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     row = rl_row("1+1?", gold="2", suffix=MATH_SUFFIX)
-    assert problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {
+    assert read_problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {
         **row,
         "judge": "numina_cn_k12",
     }
     assert extract_problem(row) == "1+1?"
-    converted = problem_row(
+    converted = read_problem_row(
         {"instruction": "Sort a list.", "output": "..."}, Path("magicoder.jsonl"), 3, "", "code", ()
     )
     assert extract_problem(converted) == "Sort a list." and converted["data_source"] == "magicoder"
@@ -128,10 +128,13 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
         "split": "train",
         "index": 2,
     }
-    assert extract_problem(problem_row({"query": "Q"}, Path("x"), 1, "s", "math", ["query"])) == "Q"
+    assert (
+        extract_problem(read_problem_row({"query": "Q"}, Path("x"), 1, "s", "math", ["query"]))
+        == "Q"
+    )
     for bad in ({"output": "x"}, {"problem": " "}, {**row, "data_source": "nobody"}):
         with pytest.raises(BadRow):
-            problem_row(bad, Path("x"), 1, "set", "math", ())
+            read_problem_row(bad, Path("x"), 1, "set", "math", ())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_only_gold_answers_that_the_verifier_can_use_are_read(row, gold):
 
 
 def answered(*texts, gold="2", responses=1):
-    row = problem_row(rl_row("1+1?", gold=gold), Path("x"), 1, "", "math", ())
+    row = read_problem_row(rl_row("1+1?", gold=gold), Path("x"), 1, "", "math", ())
     tries = len(texts) // responses
     return conversed(
         sft_data.answer_in_actions(row, "m", SYSTEM_PROMPT, responses, tries),

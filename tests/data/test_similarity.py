@@ -7,13 +7,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, find_twins, sketch, twin_level
+from data_preprocessing.deduplicate import (
+    TWIN_LEVELS,
+    Compared,
+    find_twin_level,
+    find_twins,
+    sketch,
+)
 from data_preprocessing.text_similarity import (
     Settings,
     SimilarityIndex,
+    compute_jaccard,
     find_near_groups,
-    jaccard,
-    shingles,
+    make_shingles,
 )
 
 WORDS = (
@@ -39,9 +45,9 @@ def test_the_index_finds_what_comparing_all_pairs_finds():
     index = SimilarityIndex()
     for text in texts:
         index.add(text)
-    forms = [shingles(text, mask_numbers=True) for text in texts]
+    forms = [make_shingles(text, mask_numbers=True) for text in texts]
     values = {
-        (a, b): jaccard(left, right)
+        (a, b): compute_jaccard(left, right)
         for a, left in enumerate(forms)
         for b, right in enumerate(forms)
     }
@@ -136,7 +142,7 @@ def test_the_keys_find_what_a_search_through_all_pairs_finds():
     expected = []
     for number, text in enumerate(texts):
         twin = any(
-            twin_level(Compared(text), Compared(texts[other]), PLAIN, TWIN_LEVELS)
+            find_twin_level(Compared(text), Compared(texts[other]), PLAIN, TWIN_LEVELS)
             for other in staying
         )
         (expected if twin else staying).append(number)

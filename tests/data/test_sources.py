@@ -13,7 +13,7 @@ from data_preprocessing.check_solutions import CheckSolutions
 from data_preprocessing.code_rules import CODE_RULES, CodeTests, spread_evenly
 from data_preprocessing.code_sources import MOST_PROGRAMS, CodeProblem, join_submissions
 from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, remove_drawings
-from data_preprocessing.math_sources import MathProblem, gsm8k_row, read_solved
+from data_preprocessing.math_sources import MathProblem, read_gsm8k_row, read_solved
 from data_preprocessing.pipeline import SOURCES
 from data_preprocessing.problem_sources import number_rows
 from data_preprocessing.stages import Removal, apply_rules
@@ -43,11 +43,11 @@ BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
 @pytest.mark.parametrize(
     ("parse", "row", "solution", "answer"),
     [
-        (gsm8k_row, {"question": "P", "answer": "<<2/2=1>>1.\n#### 1,234"},
+        (read_gsm8k_row, {"question": "P", "answer": "<<2/2=1>>1.\n#### 1,234"},
          "<<2/2=1>>1.\n#### 1,234", "1234"),
-        (gsm8k_row, {"question": "P", "answer": "Prices.\n#### 2.50 "}, "Prices.\n#### 2.50",
+        (read_gsm8k_row, {"question": "P", "answer": "Prices.\n#### 2.50 "}, "Prices.\n#### 2.50",
          "2.50"),
-        (gsm8k_row, {"question": "P", "answer": "On the way: #### 5\nand on"},
+        (read_gsm8k_row, {"question": "P", "answer": "On the way: #### 5\nand on"},
          "On the way: #### 5\nand on", ""),
         (read_solved, {"problem": "P", "solution": BOXES, "answer": "0.5"}, BOXES, "0.5"),
         (read_solved, {"problem": "P", "solution": BOXES, "answer": None}, BOXES, r"\frac{1}{2}"),

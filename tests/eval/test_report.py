@@ -14,7 +14,7 @@ from eval.formats import format_interval, format_percent, format_score
 from eval.published import read_references
 from eval.report import main, write_report
 from eval.results import load_run
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.utils.report_page import escape_markdown
 
 # ---- reports ----
@@ -164,7 +164,7 @@ def test_paper_tables_have_published_columns_and_averages_with_errors(tmp_path, 
 
 
 def test_published_numbers_are_of_metrics_that_their_tasks_have():
-    for name in task_names():
+    for name in list_task_names():
         for reference in read_references(name):
             assert reference["metric"] in load_task(name).metrics
             assert reference["values"] and all(

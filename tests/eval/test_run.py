@@ -32,7 +32,7 @@ from eval import grade
 from eval.evaluation_plan import choose_decoding, choose_tasks
 from eval.report import write_report
 from eval.run import main
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.utils.files import write_json_lines
 from prime_ext.verifiers import sources
 from prime_ext.verifiers.verdict import correct
@@ -234,7 +234,10 @@ def test_large_tests_are_recorded_by_hash_and_not_judged_again(tmp_path, monkeyp
 def test_all_tasks_are_listed_without_a_model(capsys):
     assert main(["--list"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in task_names()) and "decodings paper, recommended" in listed
+    assert (
+        all(name in listed for name in list_task_names())
+        and "decodings paper, recommended" in listed
+    )
 
 
 # ---- interrupted runs, other folders, new verdicts ----

@@ -15,12 +15,12 @@ from eval.statistics import (
     average,
     build_equality,
     compare_runs,
+    compute_majority_score,
+    compute_pass_probability,
     estimate_mean,
-    majority_score,
-    pass_at_k,
-    pass_probability,
+    estimate_pass_at_k,
 )
-from eval.summary import choice_metrics, measure
+from eval.summary import compute_choice_metrics, measure
 from prime_ext.tasks.votes import Ballot, count_votes
 
 
@@ -36,7 +36,7 @@ def test_every_problem_has_the_same_weight_in_the_average():
     assert (
         alone["value"] == 0.5 and alone["standard_error"] is alone["low"] is alone["high"] is None
     )
-    assert average([[None]]) is None and pass_at_k([[None]], 1) is None
+    assert average([[None]]) is None and estimate_pass_at_k([[None]], 1) is None
 
 
 def test_intervals_at_both_ends_have_width_and_stay_inside():
@@ -56,26 +56,26 @@ def test_what_is_no_score_is_refused(values):
 def test_pass_at_k_counts_subsets_with_a_correct_response(right, data):
     k = data.draw(st.integers(1, len(right)))
     subsets = list(itertools.combinations(right, k))
-    assert pass_probability(len(right), sum(right), k) == pytest.approx(
+    assert compute_pass_probability(len(right), sum(right), k) == pytest.approx(
         sum(map(any, subsets)) / len(subsets)
     )
 
 
 def test_pass_at_k_over_problems():
     scores = [[1.0, 0.0, 0.0, 0.5], [0.0] * 4, [None, 1.0, 1.0, None], [None, None, None, 1.0]]
-    estimate = pass_at_k(scores, 2)
+    estimate = estimate_pass_at_k(scores, 2)
     assert estimate["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (
         estimate["problems"],
         estimate["left_out"],
     ) == (3, 1)
     # Whole numbers: no rounding where they are large.
-    assert pass_probability(4000, 1, 2000) == 0.5
+    assert compute_pass_probability(4000, 1, 2000) == 0.5
     # Two draws of two from four responses are independent.
-    assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == estimate_mean([5 / 6] * 30, 60)
+    assert estimate_pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == estimate_mean([5 / 6] * 30, 60)
     with pytest.raises(
         ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"
     ):
-        pass_at_k(scores, 5)
+        estimate_pass_at_k(scores, 5)
 
 
 def _majority_by_hand(answers, scores, k):
@@ -94,12 +94,14 @@ def test_the_majority_is_exact_over_all_draws(answers, data):
     k = data.draw(st.integers(1, len(answers)))
     scores = {"a": 1.0, "b": 0.0, "c": 0.25, "d": 0.0}
     ballot = count_votes(answers, [scores.get(answer, 0.0) for answer in answers], operator.eq)
-    assert majority_score(ballot, k) == pytest.approx(_majority_by_hand(answers, scores, k))
+    assert compute_majority_score(ballot, k) == pytest.approx(_majority_by_hand(answers, scores, k))
 
 
 def test_the_majority_of_64_responses_is_counted_exactly_and_soon():
     # By symmetry each of eight answers with equal votes wins as often.
-    assert majority_score(Ballot((8,) * 8, (1.0,) + (0.0,) * 7, 0), 16) == pytest.approx(1 / 8)
+    assert compute_majority_score(Ballot((8,) * 8, (1.0,) + (0.0,) * 7, 0), 16) == pytest.approx(
+        1 / 8
+    )
 
 
 def test_mathematics_votes_by_the_equality_of_the_verifier():
@@ -132,7 +134,7 @@ def test_intervals_of_averages_and_pass_at_k_cover_the_truth(problems, n, a, b, 
     def design(generator):
         correct = generator.binomial(n, generator.beta(a, b, problems))
         scores = [[1.0] * int(c) + [0.0] * int(n - c) for c in correct]
-        return truth, pass_at_k(scores, k) if k else average(scores)
+        return truth, estimate_pass_at_k(scores, k) if k else average(scores)
 
     assert 0.93 <= _coverage(design) <= 0.985
 
@@ -255,6 +257,6 @@ def test_metrics_of_choice_are_those_of_scikit_learn(pairs):
     there = Counter(gold)
     micro = 2 * sum(hits.values()) / sum((answered + there).values())
     macro = sum(2 * hits[c] / (answered[c] + there[c]) for c in there) / len(there)
-    metrics = choice_metrics(answers, gold)
+    metrics = compute_choice_metrics(answers, gold)
     assert metrics["accuracy"] == metrics["micro_f1"] == pytest.approx(micro)
     assert metrics["macro_f1"] == pytest.approx(macro)

@@ -13,6 +13,7 @@ import yaml
 from examples.minimal_prime import ChainTask, Rollouts, pad_left
 from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.run_store import RunError
 from prime_ext.verifiers.gym_verifier import read_problem
 from recipes.run_statistics import (
     PAIR_ACCURACY,
@@ -192,9 +193,7 @@ def test_verl_runs_are_measured_once_and_failures_stop_no_others(tmp_path, monke
     assert run["end"]["seconds_per_step"] == 2.0 and run["end"]["accuracy"] == 0.75
     assert not (tmp_path / "s" / "runs" / "m_seed0" / "checkpoints").exists()
     study["words"] = ["LR=1", "a=2"]
-    with pytest.raises(
-        SystemExit, match="m_seed0 is a run with other settings; choose another --output"
-    ):
+    with pytest.raises(RunError, match="m_seed0 holds a run with command .*choose another"):
         run_study(study, tmp_path)
 
 
@@ -216,10 +215,10 @@ def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch)
     }
     assert laboratory.run(study, "mine", words, 0, tmp_path) == curve
     for other, hint in (
-        ({"rollouts": 16}, "another budget"),
-        ({"task": {"lenght": 3}}, "another task"),
+        ({"rollouts": 16}, "budget 8, now it is 16"),
+        ({"task": {"lenght": 3}}, "task.length 2, now it is null"),
     ):
-        with pytest.raises(SettingsError, match=hint):
+        with pytest.raises(RunError, match=hint):
             laboratory.run(study | other, "mine", words, 0, tmp_path)
     with pytest.raises(SettingsError, match="task: .*'lenght'"):
         laboratory.run(study | {"task": {"lenght": 3}}, "mine", words, 1, tmp_path)

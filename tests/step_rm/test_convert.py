@@ -144,6 +144,8 @@ def test_every_format_is_converted_and_malformed_rows_are_reported(
         ([], "no input"),
         (["--chains", "DATA"], "not in the format chains"),
         (["--pspo", "DATA", "--test", "0.6", "--validation", "0.5"], "--test 0.6"),
+        (["--pspo", "DATA", "--seed", "-1"], "--seed: '-1' must be a whole number from 0"),
+        (["--pspo", "DATA", "--test", "2"], "--test: '2' must be from 0 to 1"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_writes_nothing(tmp_path, capsys, words, message):

@@ -8,7 +8,7 @@ import pytest
 from benchmark_rows import SAMPLES, benchmark, data_folder, without_published_rows
 
 from prime_ext.tasks.last_digit_chain import generate_problems
-from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_file import list_task_names, load_task
 from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import BadRow, read_source
 from prime_ext.verifiers.sources import make_task_verifier
@@ -71,7 +71,7 @@ def fenced(program):
     return f"So:\n```python\n{program}\n```"
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", list_task_names())
 def test_every_row_is_a_problem_that_its_prompt_shows(name):
     task, problems = get_rows(name)
     assert problems
