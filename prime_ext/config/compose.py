@@ -52,9 +52,10 @@ def compose_config(
             f"{chosen}: choose it with its keys, {key.rpartition('.')[0].replace('.', '/')}={value}"
         )
     for word in overrides:
+        bare = word.lstrip("+~")
         for old, new in _RENAMED.items():
-            if word.startswith(old):
-                remedy = new if " " in new else f"{new}{word.removeprefix(old)}"
+            if bare.startswith(old):
+                remedy = new if " " in new else f"{new}{bare.removeprefix(old)}"
                 raise SettingsError(f"{word}: PSPO-WRS is variant=pspo_wrs now; set {remedy}")
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):

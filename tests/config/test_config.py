@@ -207,6 +207,8 @@ def test_the_alias_of_pspo_is_the_variant(cpu):
         ("pspo.on_failure=stop", "set prime.verifier.on_failure=stop"),
         ("pspo.accumulation.power=2", "set prime.process.accumulation.power=2"),
         ("chain@pspo=cn_ppo", "set chain@prime.process=cn_ppo"),
+        ("+chain@pspo=cn_ppo", "set chain@prime.process=cn_ppo"),
+        ("++pspo.steps=sentences", "set prime.steps=sentences"),
         ("trainer.v1.trainer_mode=pspo_sync", "set trainer.v1.trainer_mode=prime_sync"),
         ("pspo.judge=false", "responses are graded where a row has a gold answer"),
     ],
