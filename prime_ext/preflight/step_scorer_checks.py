@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of step scorers and of the reward managers that ask them, with a line per problem."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import VERL_MODES, check_async
 from prime_ext.config.checks import SettingsError
+from prime_ext.config.compose import compose_defaults
 from prime_ext.config.step_scorer_settings import (
     SECTION,
     ScorerSettings,
@@ -16,8 +19,9 @@ from prime_ext.config.step_scorer_settings import (
     require_scorer,
     scorer_section,
 )
-from prime_ext.methods.chains import ChainSettings
+from prime_ext.config.verl_keys import walk_items
 from prime_ext.methods.settings import PrimeSettings
+from prime_ext.methods.step_scorer.settings import StepScorerSettings
 from prime_ext.names import (
     PAYING_MANAGER,
     STEP_SCORES_MANAGER,
@@ -28,6 +32,17 @@ from prime_ext.preflight.learning_checks import ACTOR, CRITIC, check_learning
 from prime_ext.preflight.machine import check_machine, check_names, check_trainer
 from prime_ext.preflight.rewards import check_estimator
 from prime_ext.step_rm.scorers.build import check_model, check_server
+
+# What the paying manager reads of ``prime``: it pays the last token.
+_READ_BY_MANAGER = (
+    "prime.variant",
+    "prime.steps",
+    "prime.process.accumulation",
+    "prime.process.credit",
+    "prime.process.shaping",
+    "prime.verifier.on_failure",
+)
+_REWARD_POSITION = "prime.process.accumulation.reward_position"
 
 
 def check_paying_manager(config: DictConfig, prime: PrimeSettings) -> list[str]:
@@ -57,19 +72,35 @@ def _check_payment(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
             f"prime.verifier.on_failure={prime.verifier.on_failure}: verl's trainers keep every"
             f" rollout; set it to zero, or {ours}"
         )
+    unread = list(_find_unread(config)) if isinstance(process, StepScorerSettings) else []
+    if unread:
+        yield (
+            f"{', '.join(unread)}: {PAYING_MANAGER} and verl's trainers do not read this; leave"
+            f" it out, or {ours}"
+        )
     yield from check_estimator("algorithm.adv_estimator", estimator)
     if compares_rollouts(estimator) and rollout.n < 2:
         yield (
             f"actor_rollout_ref.rollout.n={rollout.n}: {key} compares the rollouts of a prompt; set"
             " 2 or more"
         )
-    if isinstance(process, ChainSettings) and estimator in list_token_estimators():
-        within = process.accumulation is None or process.reward_position != "last_token"
-        if within:
-            yield (
-                f"{key} reads the positions of rewards, and {PAYING_MANAGER} pays the last token;"
-                f" {ours}"
-            )
+    pays_steps = isinstance(process, StepScorerSettings) and process.accumulation is None
+    if pays_steps and estimator in list_token_estimators():
+        yield (
+            f"{key} reads the positions of rewards, and {PAYING_MANAGER} pays the last token;"
+            f" {ours}"
+        )
+
+
+def _find_unread(config: DictConfig) -> Iterable[str]:
+    """Yield changed keys of ``prime`` that the paying manager does not read, with their values."""
+    default = compose_defaults("prime_trainer", ("variant=pspo_wrs",))[1]["prime"]
+    chosen: Any = OmegaConf.to_container(config.prime, resolve=True)
+    expected = dict(walk_items(default, "prime."))
+    for key, value in walk_items(chosen, "prime."):
+        read = key.startswith(_READ_BY_MANAGER) and key != _REWARD_POSITION
+        if not read and not isinstance(value, Mapping) and value != expected.get(key):
+            yield f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
