@@ -23,7 +23,7 @@ _RENAMED = {
     "chain@pspo=": "chain@prime.process=",
     "pspo.steps": "prime.steps",
     "pspo.on_failure": "prime.verifier.on_failure",
-    "pspo.judge": "nothing: responses are graded where a row has a gold answer",
+    "pspo.judge": "leave it out: responses are graded where a row has a gold answer",
     "pspo.": "prime.process.",
     "trainer.v1.trainer_mode=pspo_": "trainer.v1.trainer_mode=prime_",
 }
@@ -55,8 +55,8 @@ def compose_config(
         bare = word.lstrip("+~")
         for old, new in _RENAMED.items():
             if bare.startswith(old):
-                remedy = new if " " in new else f"{new}{bare.removeprefix(old)}"
-                raise SettingsError(f"{word}: PSPO-WRS is variant=pspo_wrs now; set {remedy}")
+                remedy = new if " " in new else f"set {new}{bare.removeprefix(old)}"
+                raise SettingsError(f"{word}: PSPO-WRS is variant=pspo_wrs now; {remedy}")
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=[*_search_path(overrides), *overrides])
@@ -109,6 +109,8 @@ def _search_path(overrides: Sequence[str]) -> list[str]:
 def _guess_choice(key: str) -> str:
     """Return a hint at the choices of a group that have a key which the run's section lacks."""
     section, _, name = key.rpartition(".")
+    if key.startswith("prime.sources."):
+        return f"; a source of yours is added by +{key}"
     if key.startswith(("prime.process.accumulation", "prime.process.shaping")):
         return (
             "; a chain has these keys: choose prime/process=steps or step_scorer, and"

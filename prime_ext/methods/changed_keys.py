@@ -14,6 +14,9 @@ from prime_ext.methods.variants import VARIANTS
 # Keys of models and engines, which belong to a run and not to its variant.
 _OF_RUN = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.infer_", "reward.")
 
+# Methods that no variant chooses.
+_NOT_IN_VARIANTS: dict[str, Any] = {"prime.turns": None, "prime.sources": {}}
+
 
 def read_keys(variant: str) -> dict[str, Any]:
     """Return a variant's dotted keys and their values, from the table and its chosen sections."""
@@ -45,7 +48,7 @@ def variant_line(config: DictConfig) -> str:
     """Return a run's variant and changed keys: ``guarded (changed: prime.whitening=false)``."""
     variant = config.prime.variant
     changed = []
-    for key, expected in read_keys(variant).items():
+    for key, expected in (_NOT_IN_VARIANTS | read_keys(variant)).items():
         value = OmegaConf.select(config, key)
         if value != expected:
             if not isinstance(value, str):

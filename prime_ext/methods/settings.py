@@ -116,9 +116,10 @@ def _read_sources(values: Mapping[str, Any]) -> dict[str, SourceSettings]:
     for name, section in values.items():
         key = f"prime.sources.{name}"
         if name not in OWN_SOURCES:
-            known = ", ".join(OWN_SOURCES) or "none: name your module in the key modules"
+            known = ", ".join(OWN_SOURCES) or "none"
             raise SettingsError(
-                f"{key} is not registered{guess(name, OWN_SOURCES)}; there are {known}"
+                f"{key} is not registered{guess(name, OWN_SOURCES)}; there are {known}; the key"
+                " modules names the module that calls extend.source"
             )
         sources[name] = read(OWN_SOURCES[name].settings, section or {}, key)
     return sources

@@ -17,6 +17,7 @@ from prime_ext import extend
 from prime_ext.config.checks import STRICT, Count, SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.methods import source_settings
+from prime_ext.methods.changed_keys import variant_line
 from prime_ext.methods.rollouts import Rewards, ScoredRollouts
 from prime_ext.methods.settings import PrimeSettings, prm_section
 from prime_ext.methods.source_settings import MethodSettings, Needs, SourceSettings
@@ -122,7 +123,8 @@ def test_the_trainer_builds_what_a_users_source_needs():
         needs = Needs(prm=True)
 
     extend.source("scored", Scored)(reward_brevity)
-    config = compose_config("prime_trainer", ["variant=rloo", "+prime.sources.scored={}"])
+    config = compose_config("prime_trainer", ["variant=rloo", "+prime.sources.scored.limit=3"])
+    assert variant_line(config) == 'rloo (changed: prime.sources={"scored": {"limit": 3}})'
     assert prm_section(config) is config.prm
     assert prm_section(compose_config("prime_trainer", ["variant=rloo"])) is None
 
@@ -131,6 +133,7 @@ def test_the_trainer_builds_what_a_users_source_needs():
     ("words", "line"),
     [
         (["+prime.sources.brevty={}"], "prime.sources.brevty is not registered; did you mean"),
+        (["prime.sources.brevity.limit=2"], "Could not override 'prime.sources.brevity.limit'"),
         (["+prime.sources.brevity.limt=2"], "unknown key prime.sources.brevity.limt; did you mean"),
         (["+prime.sources.brevity.limit=0"], "prime.sources.brevity.limit must be"),
         (["+prime.sources.brevity.estimator=gea"], "prime.sources.brevity.estimator must be"),
