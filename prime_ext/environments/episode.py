@@ -42,7 +42,7 @@ class EnvironmentFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Turn:
-    """What an environment says to an action.
+    """Reply of an environment to an action.
 
     Attributes:
         text: the observation.

@@ -68,7 +68,7 @@ class NumberPath:
 
 
 def apply_move(at: int, move: str, most: int) -> int | None:
-    """Return the number after a move; None for a text that is not a move, or leaves 1 to ``most``."""
+    """Return the number after a move; None if that is not a move, or leaves 1 to ``most``."""
     if move not in MOVES:
         return None
     number = int(move[1:])
