@@ -112,9 +112,11 @@ def list_plain_shapes() -> list[str]:
     return [name for name, has_parameters in SHAPES.items() if not has_parameters]
 
 
-# Agent loops of one turn, and of tools: verl's, and those of prime_ext.verl_adapter.
+# Agent loops of one turn, of tools, and of environments: verl's, and those of
+# prime_ext.verl_adapter.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
 TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
+ENVIRONMENT_LOOPS = ("environment_agent", "seeded_environment_agent")
 
 # Reward managers (reward.reward_manager.name): one that tells the reward function the prompt, one
 # that also gives the trainer step scores, and one that pays for these itself, with verl's trainers.

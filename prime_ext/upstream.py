@@ -77,3 +77,23 @@ def turn_tokens_on() -> None:
 
     os.environ["RAY_AUTH_MODE"] = "token"
     Config.initialize("")
+
+
+def join_turns(tokenizer: Any, model_type: str | None, template_options: dict[str, Any]) -> None:
+    """Add a message of the user to a dialogue, as verl's agent loops do.
+
+    Raises whatever the chat template or verl raises: such a dialogue cannot be continued.
+    """
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    builder = create_continuous_token_builder(
+        tokenizer, hf_model_type=model_type, chat_template_kwargs=template_options
+    )
+    dialogue = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    tokens = builder.build_initial_tokens(dialogue[:1])
+    answer = [*tokenizer("2", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    tokens = builder.merge_assistant_tokens(tokens, answer).token_ids
+    longer = [*dialogue, {"role": "user", "content": "3"}]
+    merged = builder.merge_context_tokens(dialogue, longer, tokens).token_ids
+    if len(merged) == len(tokens):
+        raise ValueError("a message of the user adds no tokens")

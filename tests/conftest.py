@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Pytest's importlib mode leaves sys.path alone. `tests` is not a package, because verl installs one
 # of that name.
 HELPERS = (
-    "support algorithms e2e eval gpu offline_prm prm reward step_rm trainer verifiers"
+    "support algorithms e2e environments eval gpu offline_prm prm reward step_rm trainer verifiers"
     " verifiers/math verifiers/sandbox"
 )
 for folder in (*(ROOT / "tests" / name for name in HELPERS.split()), ROOT):

@@ -129,7 +129,7 @@ class Episode:
             raise EnvironmentFailed(Outcome.ERROR, detail) from error
         if "failure" in reply:
             outcome = Outcome(reply.get("outcome", Outcome.ERROR))
-            raise EnvironmentFailed(outcome, f"{self.name}: {reply['failure']}")
+            raise EnvironmentFailed(outcome, reply["failure"])
         return reply
 
     def _kill(self) -> None:

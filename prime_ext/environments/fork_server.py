@@ -45,14 +45,15 @@ def serve(descriptor: int, memory_limit: int) -> None:
         if not request:
             return
         with socket.socket(fileno=descriptors[0]) as episode:
+            name = request.decode()
             try:
-                make = load_environment(request.decode())
+                make = load_environment(name)
             except BaseException as error:
-                _try_to_send(episode, {"failure": _describe(error)})
+                _try_to_send(episode, {"failure": _describe(error, name)})
                 continue
             if os.fork() == 0:
                 control.close()
-                _play(episode, make, memory_limit)
+                _play(episode, name, make, memory_limit)
 
 
 def _silence() -> None:
@@ -62,7 +63,9 @@ def _silence() -> None:
         os.dup2(null, stream)
 
 
-def _play(connection: socket.socket, make: Callable[[], TextEnvironment], memory: int) -> None:
+def _play(
+    connection: socket.socket, name: str, make: Callable[[], TextEnvironment], memory: int
+) -> None:
     """Answer requests for one episode; end the process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -84,10 +87,10 @@ def _play(connection: socket.socket, make: Callable[[], TextEnvironment], memory
                 else:
                     reply = check_reply(environment.step(request["text"]))
             except MemoryError:
-                failure = f"more than {memory >> 20} MiB of memory"
+                failure = f"{name}: more than {memory >> 20} MiB of memory"
                 reply = {"failure": failure, "outcome": Outcome.OUT_OF_MEMORY}
             except BaseException as error:
-                reply = {"failure": _describe(error)}
+                reply = {"failure": _describe(error, name)}
             _send(connection, reply)
         if environment is not None:
             environment.close()
@@ -130,10 +133,11 @@ def check_reply(reply: Any) -> dict[str, Any]:
     return checked
 
 
-def _describe(error: BaseException) -> str:
-    if isinstance(error, WrongReply | SourceError):
-        return str(error)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+def _describe(error: BaseException, name: str) -> str:
+    """Return one line about an error, with the environment's name."""
+    is_ours = isinstance(error, WrongReply | SourceError)
+    line = str(error) if is_ours else f"{type(error).__name__}: {error}"
+    return " ".join((line if line.startswith(name) else f"{name}: {line}").split())[:500]
 
 
 def _read_data_size() -> int:

@@ -86,14 +86,12 @@ def has_tokenizer(folder: Path) -> bool:
     return any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern))
 
 
-def _prompt_measure(config: DictConfig) -> Measure | None:
-    """Return a function from messages to their tokens in the policy's chat template.
+def load_policy_tokenizer(config: DictConfig) -> Any:
+    """Return the policy's tokenizer with its chat template; None: it is not on this machine.
 
-    It returns 0 if they are surely few enough. None: the tokenizer is not on this machine. Raises
-    SourceError: there is none, or it has no template.
+    Raises SourceError: there is none, or it has no template.
     """
     model = config.actor_rollout_ref.model
-    data = config.data
     name = model.get("tokenizer_path") or model.path or ""
     folder = Path(name).expanduser()
     if not folder.exists():
@@ -107,12 +105,24 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
     template = (
         {"chat_template": model.custom_chat_template} if model.get("custom_chat_template") else {}
     )
-    tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code, **template)
+    return load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code, **template)
+
+
+def _prompt_measure(config: DictConfig) -> Measure | None:
+    """Return a function from messages to their tokens in the policy's chat template.
+
+    It returns 0 if they are surely few enough. None: the tokenizer is not on this machine. Raises
+    SourceError: there is none, or it has no template.
+    """
+    data = config.data
+    tokenizer = load_policy_tokenizer(config)
+    if tokenizer is None:
+        return None
     options: Any = OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True)
     if (unread := find_unread_option(tokenizer, options)) is not None:
         raise SourceError(
-            f"the chat template of {name} does not read data.apply_chat_template_kwargs.{unread};"
-            " correct the name, or leave it out"
+            f"the chat template of {tokenizer.name_or_path} does not read"
+            f" data.apply_chat_template_kwargs.{unread}; correct the name, or leave it out"
         )
     if config.actor_rollout_ref.rollout.agent.default_agent_loop in TOOL_LOOPS:
         options["tools"] = _tool_schemas(config.actor_rollout_ref.rollout.multi_turn)

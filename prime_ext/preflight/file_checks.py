@@ -17,6 +17,7 @@ from yaml import YAMLError
 
 from prime_ext.config.engines import text_config
 from prime_ext.config.step_scorer_settings import scorer_section
+from prime_ext.environments.names import DATA_SOURCE
 from prime_ext.methods.settings import prm_section, read_needs
 from prime_ext.names import (
     PAYING_MANAGER,
@@ -27,6 +28,7 @@ from prime_ext.names import (
 )
 from prime_ext.preflight.adapter_checks import check_adapter
 from prime_ext.preflight.data_checks import check_data, has_tokenizer
+from prime_ext.preflight.environment_checks import check_environments
 from prime_ext.preflight.machine import get_attention
 from prime_ext.preflight.prm_checks import check_output_layer
 from prime_ext.preflight.step_scorer_checks import check_step_rm
@@ -79,6 +81,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
     if scorer is not None and scorer.kind == "token_classification":
         # With tokens of its own.
         yield from _check_model("step_scorer.model_path", scorer.model_path, scorer.model_path)
+    yield from check_environments(config, first)
     if needs_gold or _have_gold(first):
         yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
@@ -145,6 +148,8 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     yield from _check_patterns(config, arguments.get("sources") or {}, list(first), section)
     tasks = set()
     for source, (where, row) in sorted(first.items()):
+        if source.startswith(DATA_SOURCE):
+            continue
         try:
             task = find_source(source).task
             tasks.add(task)

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Share
 from prime_ext.methods.source_settings import Needs, SourceSettings, TurnEstimator
-from prime_ext.names import SINGLE_TURN_LOOPS, TOOL_LOOPS
+from prime_ext.names import ENVIRONMENT_LOOPS, SINGLE_TURN_LOOPS, TOOL_LOOPS
 
 if TYPE_CHECKING:
     from prime_ext.methods.settings import PrimeSettings
@@ -22,10 +22,11 @@ class TurnSettings(SourceSettings):
     Each is paid at the last token of its turn (docs/explanation/turns.md).
     """
 
-    field: Literal["tool_rewards", "turn_scores"] = "tool_rewards"
+    field: Literal["tool_rewards", "turn_scores", "turn_progress"] = "tool_rewards"
     """tool_rewards: what tools return in addition to their answer, one number per turn that calls
-    one; turn_scores: one number per turn from an agent loop of your own (verl's loops leave them
-    empty)."""
+    one. With environments (environment_agent): turn_scores, the environment's reward of each turn,
+    or turn_progress, what its progress rose by. An agent loop of your own may report any of them.
+    """
     discount: Share = 1.0
     """Discount of the return: per turn with turn_rloo, per token with other estimators."""
     estimator: TurnEstimator = "turn_rloo"
@@ -47,11 +48,10 @@ class TurnSettings(SourceSettings):
                 f"{key}: actor_rollout_ref.rollout.agent.default_agent_loop={loop} has no rewards"
                 f" of turns; {remedy}"
             )
-        elif self.field == "turn_scores" and loop in TOOL_LOOPS:
-            yield (
-                f"{key}: {loop} reports none; set it to tool_rewards, or name an agent loop of"
-                " yours"
-            )
+        elif self.field != "tool_rewards" and loop in TOOL_LOOPS:
+            yield f"{key}: {loop} reports none; set it to tool_rewards"
+        elif self.field == "tool_rewards" and loop in ENVIRONMENT_LOOPS:
+            yield f"{key}: {loop} calls no tools; set it to turn_scores or turn_progress"
         elif self.field == "tool_rewards" and calls != 1:
             where = f"actor_rollout_ref.rollout.multi_turn.max_parallel_calls={calls}"
             yield f"{key} does not say which turn a reward is of with {where}; set it to 1"

@@ -12,9 +12,10 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
-from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
 
 from prime_ext.generate.generation import stable_seed
+from prime_ext.verl_adapter.environment_loop import EnvironmentAgentLoop
 from prime_ext.verl_adapter.tool_agent_loop import BoundedToolAgentLoop
 
 
@@ -42,10 +43,7 @@ class SeededSingleTurnAgentLoop(_SeededLoop, SingleTurnAgentLoop):
     """verl's single-turn loop with a seed per sample, named ``seeded_single_turn_agent``."""
 
 
-@register("seeded_tool_agent")
-class SeededToolAgentLoop(_SeededLoop, BoundedToolAgentLoop):
-    """``bounded_tool_agent`` with a seed per sample and turn, named ``seeded_tool_agent``."""
-
+class _SeededTurns(_SeededLoop, ToolAgentLoop):
     async def _handle_generating_state(
         self,
         agent_data: AgentData,
@@ -56,3 +54,13 @@ class SeededToolAgentLoop(_SeededLoop, BoundedToolAgentLoop):
         return await super()._handle_generating_state(
             agent_data, {**sampling_params, "seed": seed}, ignore_termination=ignore_termination
         )
+
+
+@register("seeded_tool_agent")
+class SeededToolAgentLoop(_SeededTurns, BoundedToolAgentLoop):
+    """``bounded_tool_agent`` with a seed per sample and turn, named ``seeded_tool_agent``."""
+
+
+@register("seeded_environment_agent")
+class SeededEnvironmentAgentLoop(_SeededTurns, EnvironmentAgentLoop):
+    """``environment_agent`` with a seed per sample and turn: ``seeded_environment_agent``."""
