@@ -99,9 +99,8 @@ class Episode:
     async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
         if failure is not None:
             self._kill()
+        # Waiting for the end would keep a cancelled rollout.
         self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
 
     async def reset(self, seed: int) -> str:
         """Begin the episode of a seed; return its first observation. Raises EnvironmentFailed."""

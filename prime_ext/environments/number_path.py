@@ -63,6 +63,14 @@ class NumberPath:
     def close(self) -> None:
         pass
 
+    def find_best_move(self) -> str:
+        """Return a move of a shortest way."""
+        ahead = {move: apply_move(self._at, move, self._most) for move in MOVES}
+        return min(
+            (move for move in MOVES if ahead[move] in self._distances),
+            key=lambda move: self._distances[ahead[move]],
+        )
+
     def _describe(self) -> str:
         return f"At {self._at}, go to {self._target}."
 

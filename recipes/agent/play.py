@@ -20,8 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm.asyncio import tqdm
-from transformers import AutoTokenizer
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopOutput,
+    DictConfigWrap,
+    ToolListWrap,
+)
 from verl.tools.tool_registry import load_all_tools
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.config import HFModelConfig
@@ -62,6 +67,58 @@ class Episode(NamedTuple):
     failed: int  # calls without a result
 
 
+def run_loop(
+    loop: type[AgentLoopBase],
+    model: str | Path,
+    rows: Sequence[Mapping[str, Any]],
+    overrides: Path,
+    *,
+    seed: int,
+    temperature: float,
+    name: str,
+    **options: Any,
+) -> tuple[PreTrainedTokenizerBase, list[AgentLoopOutput]]:
+    """Run an agent loop once per row, reproducible by ``seed``; return tokenizer and rollouts.
+
+    ``overrides`` is a file with the configuration's words, ``options`` are the loop's. Temperature
+    0 is greedy.
+    """
+    folder = find_model(str(Path(model).resolve()))
+    words = [f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.rollout.seed={seed}"]
+    words.append("actor_rollout_ref.rollout.load_format=auto")
+    config = compose_config("prime_trainer_cpu", [*overrides.read_text().split(), *words])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rollout = config.actor_rollout_ref.rollout
+    model_config = HFModelConfig(path=str(folder), override_config={"attn_implementation": "sdpa"})
+    server = TransformersServer(rollout, model_config)
+
+    async def generate(
+        request_id: str, *, prompt_ids: list[int], sampling_params: dict, **_: Any
+    ) -> TokenOutput:
+        return await server.generate(prompt_ids, sampling_params, request_id)
+
+    async def run_one(index: int, row: Mapping[str, Any]) -> AgentLoopOutput:
+        made = loop(
+            trainer_config=DictConfigWrap(config),
+            server_manager=SimpleNamespace(generate=generate),
+            tokenizer=tokenizer,
+            processor=None,
+            dataset_cls=RLHFDataset,
+            data_config=DictConfigWrap(config.data),
+            hf_model_type=server.model.config.model_type,
+            **options,
+        )
+        sampling = {"temperature": temperature, "logprobs": False}
+        return await made.run(sampling, global_steps=0, session_id=0, index=index, **row)
+
+    async def run_all() -> list[AgentLoopOutput]:
+        return await tqdm.gather(
+            *(run_one(*item) for item in enumerate(rows)), desc=name, unit="episode"
+        )
+
+    return tokenizer, asyncio.run(run_all())
+
+
 def play(
     model: str | Path,
     problems: Sequence[HeldOutProblem],
@@ -70,39 +127,14 @@ def play(
     temperature: float,
     name: str = "episodes",
 ) -> list[Episode]:
-    """Play one episode per problem, reproducible by ``seed``; temperature 0 is greedy."""
-    folder = find_model(str(Path(model).resolve()))
-    words = [f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.rollout.seed={seed}"]
-    words.append("actor_rollout_ref.rollout.load_format=auto")
-    config = compose_config("prime_trainer_cpu", [*OVERRIDES.read_text().split(), *words])
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    rollout = config.actor_rollout_ref.rollout
-    model_config = HFModelConfig(path=str(folder), override_config={"attn_implementation": "sdpa"})
-    server = TransformersServer(rollout, model_config)
+    """Play one episode per problem; see :func:`run_loop`."""
     with contextlib.redirect_stdout(None):  # tools print their schema
-        tools = load_all_tools(str(TOOLS), None)
+        tools = ToolListWrap(load_all_tools(str(TOOLS), None))
+    rows = [{"raw_prompt": [{"role": "user", "content": problem.prompt}]} for problem in problems]
+    how = {"seed": seed, "temperature": temperature, "name": name, "tools": tools}
+    tokenizer, rollouts = run_loop(SeededToolAgentLoop, model, rows, OVERRIDES, **how)
 
-    async def generate(
-        request_id: str, *, prompt_ids: list[int], sampling_params: dict, **_: Any
-    ) -> TokenOutput:
-        return await server.generate(prompt_ids, sampling_params, request_id)
-
-    async def play_one(index: int, problem: HeldOutProblem) -> Episode:
-        loop = SeededToolAgentLoop(
-            trainer_config=DictConfigWrap(config),
-            server_manager=SimpleNamespace(generate=generate),
-            tokenizer=tokenizer,
-            processor=None,
-            dataset_cls=RLHFDataset,
-            data_config=DictConfigWrap(config.data),
-            tools=ToolListWrap(tools),
-            hf_model_type=server.model.config.model_type,
-        )
-        prompt = [{"role": "user", "content": problem.prompt}]
-        sampling = {"temperature": temperature, "logprobs": False}
-        output = await loop.run(
-            sampling, raw_prompt=prompt, global_steps=0, session_id=0, index=index
-        )
+    def read(problem: HeldOutProblem, output: AgentLoopOutput) -> Episode:
         # As in training: the verifier reads the complete response.
         text = tokenizer.decode(output.response_ids, skip_special_tokens=True)
         counts = output.extra_fields.get(CALLS, {})
@@ -120,12 +152,7 @@ def play(
             - outcomes.get("result", 0),
         )
 
-    async def play_all() -> list[Episode]:
-        return await tqdm.gather(
-            *(play_one(*item) for item in enumerate(problems)), desc=name, unit="episode"
-        )
-
-    return asyncio.run(play_all())
+    return [read(*pair) for pair in zip(problems, rollouts, strict=True)]
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:

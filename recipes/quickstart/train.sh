@@ -6,8 +6,8 @@
 #   bash recipes/quickstart/train.sh RUN_DIR DATA_DIR MODEL [verl overrides ...]
 #
 # Knobs (environment): SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP PRM_LR PRM_MINI_BATCH BETA SAVE_FREQ
-#   TEST_FREQ KEEP PYTHON MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH DATA_SOURCE DEVICE (cpu, or cuda: the
-#   same run on a GPU)
+#   TEST_FREQ KEEP PYTHON MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH DATA_SOURCE (of rows that the verifier
+#   of mathematics judges) DEVICE (cpu, or cuda: the same run on a GPU)
 # Started again, it resumes from the last complete checkpoint of RUN_DIR.
 set -euo pipefail
 
@@ -23,6 +23,10 @@ export TORCH_COMPILE_DISABLE=1
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$RUN_DIR/metrics.jsonl" TENSORBOARD_DIR="$RUN_DIR/tensorboard"
 
+source=${DATA_SOURCE-prime_ext/last_digit_chain}
+sources=()
+[[ -z "$source" ]] || sources=("+reward.custom_reward_function.reward_kwargs.sources={$source: math}")
+
 # There is one policy update per step on fresh rollouts, so the ratio is 1 and the clip never acts.
 # The PRM has several updates per step.
 exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
@@ -34,7 +38,7 @@ exec "$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
     data.train_batch_size="${PROMPTS:-16}" \
     data.max_prompt_length="${MAX_PROMPT_LENGTH:-24}" \
     data.max_response_length="${MAX_RESPONSE_LENGTH:-48}" \
-    "+reward.custom_reward_function.reward_kwargs.sources={${DATA_SOURCE:-prime_ext/last_digit_chain}: math}" \
+    "${sources[@]}" \
     actor_rollout_ref.model.path="$MODEL" \
     actor_rollout_ref.rollout.n="${ROLLOUTS:-4}" \
     actor_rollout_ref.rollout.seed="${SEED:-0}" \

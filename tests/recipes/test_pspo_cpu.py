@@ -312,7 +312,8 @@ def test_the_report_shows_both_policies_and_the_reward_models_accuracy(tmp_path)
     write_json(tmp_path / "after.json", measured("1110", {"3": 2, "4": 2}, 0.75))
     write_json(tmp_path / "step_rm_honest" / "results.json", {"test": test})
     rows = [
-        {"step": step, "data": {"prime/steps/mean": 4.0, "prime/accuracy/before_filter": 0.5}} for step in (1, 2, 3)
+        {"step": step, "data": {"prime/steps/mean": 4.0, "prime/accuracy/before_filter": 0.5}}
+        for step in (1, 2, 3)
     ]
     write_json_lines(tmp_path / "metrics.jsonl", rows)
     (tmp_path / "seconds.tsv").write_text("data\t10\npspo_wrs\t100\n")
