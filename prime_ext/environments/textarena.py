@@ -5,8 +5,8 @@ The last part of a text in [square brackets] is the move, so reasoning may prece
 without brackets is a move itself. The parameters are those of the game's class. ``GAMES`` lists
 what success means; all other games are refused.
 
-The reward comes at the end of an episode. It is 1 for a won game, and what the game gives for a
-lost one: often the share that is done. Most games end at the second invalid move in a row.
+The reward comes at the end of an episode. It is 1 for a won game, and for a lost one what the game
+gives, in [-1, 1]: often the share that is done. Most games end at the second invalid move in a row.
 """
 
 import copy
@@ -56,10 +56,10 @@ class Game:
 
 # By the part of the name before -v0; the variants of a game, such as -hard, differ in parameters.
 # Every seed of Countdown, Cryptarithm, PegJump and TowerOfHanoi is the same puzzle, unless
-# parameters change it: Countdown-v0:numbers=null:target=null draws one.
+# parameters change it: Countdown-v0:numbers=null:target=null draws one. Six in a hundred of
+# Crosswords-v0-hardcore have more letters than turns, unless max_turns=40.
 GAMES = {
     "2048": Game("the tile is reached", is_won=lambda game: game._check_status() == "win"),
-    "Bandit": Game("the best button is named at the end", progress=None),
     "Blackjack": Game("share of the hands that are won", is_shared=True),
     "Countdown": Game("the target is reached", lambda game: game._calculate_progress()),
     "Crosswords": Game("all letters are found"),
@@ -89,6 +89,7 @@ GAMES = {
 # Other games of one player, of TextArena 0.7.4, or single variants.
 REFUSED = {
     "BabyAiText": "it needs packages that are not on the package index",
+    "Bandit": "it takes no button for the best, and pays the worst most",
     "FifteenPuzzle": "it breaks when it is solved",
     "GuessWho": "a model behind a network answers in it",
     "Klondike": "its module has a syntax error",
@@ -145,36 +146,44 @@ class TextArenaGame:
         self._env.step(find_move(text))
         state = self._env.state
         messages = self._read_messages()
-        invalid = any(kind == "GAME_ADMIN" for kind, _ in messages)
-        lines = [text for _, text in messages]
-        info: dict[str, Any] = {"invalid": invalid or state.game_info[0]["invalid_move"]}
+        lines = [message for _, message in messages]
+        invalid = state.game_info[0]["invalid_move"] or "GAME_ADMIN" in dict(messages)
+        info: dict[str, Any] = {"invalid": invalid}
         if self._game.progress is not None:
-            first = min(self._first, 0.999)
-            info["progress"] = _clip((self._measure() - first) / (1 - first))
+            info["progress"] = self._compare_with_start()
         if not state.done and self._turns != self._game.limit:
             return "\n\n".join(lines), 0.0, False, info
         if state.done:
             lines.append(str(state.game_info[0]["reason"]))
-            reward = float(state.rewards[0])
+            reward = max(-1.0, float(state.rewards[0]))
         else:
-            lines.append("The game ends, as it takes too long.")
+            lines.append(f"The game ends after {self._turns} texts.")
             reward = self._measure()
         if self._game.is_shared:
             info["success"] = _clip(reward)
-            return "\n\n".join(lines), reward, True, info
-        if self._game.is_won is not None:
-            won = self._game.is_won(self._env)
         else:
-            won = state.done and reward == 1 and not info["invalid"]
-        if not won and self._game.progress is None:
-            reward = min(reward, 0.0)
-        return "\n\n".join(lines), reward, True, {**info, "success": won}
+            info["success"] = self._is_won(reward, invalid)
+            if info["success"] and self._game.progress is not None:
+                info["progress"] = 1.0
+            elif not info["success"] and self._game.progress is None:
+                reward = min(0.0, reward)
+        return "\n\n".join(lines), reward, True, info
 
     def close(self) -> None:
         pass
 
     def _measure(self) -> float:
         return 0.0 if self._game.progress is None else float(self._game.progress(self._env))
+
+    def _compare_with_start(self) -> float:
+        """Return the share of what was to be done at the start that is done."""
+        to_do = 1 - self._first
+        return _clip((self._measure() - self._first) / to_do) if to_do > 0 else 0.0
+
+    def _is_won(self, reward: float, invalid: bool) -> bool:
+        if self._game.is_won is not None:
+            return self._game.is_won(self._env)
+        return self._env.state.done and reward == 1 and not invalid
 
     def _read_messages(self) -> list[tuple[str, str]]:
         """Return kind and text of what the game has said since the last turn."""
@@ -245,6 +254,8 @@ def _construct(task: str, parameters: Mapping[str, Any]) -> Any:
     import textarena
 
     with _no_downloads():
+        if task.startswith("Wordle"):
+            _keep_tagger()
         return textarena.make(f"{task}-raw", **parameters)
 
 
@@ -259,6 +270,14 @@ def _no_downloads() -> Iterator[None]:
         yield
     finally:
         nltk.download = download
+
+
+def _keep_tagger() -> None:
+    """Load the tagger of words once: Wordle loads it for each of up to 200,000 words."""
+    import textarena.envs.Wordle.env as wordle
+    from nltk.tag import PerceptronTagger
+
+    wordle.pos_tag = PerceptronTagger().tag
 
 
 def _order_arguments(state: Any) -> None:
