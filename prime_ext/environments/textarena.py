@@ -6,7 +6,10 @@ without brackets is a move itself. The parameters are those of the game's class.
 what success means; all other games are refused.
 
 The reward comes at the end of an episode. It is 1 for a won game, and for a lost one what the game
-gives, in [-1, 1]: often the share that is done. Most games end at the second invalid move in a row.
+gives, in [-1, 1]: often the share that is done. Most games end at the second invalid move in a row;
+a wrong letter of Crosswords, a wrong digit of Sudoku and a mine of Minesweeper count as such.
+``progress`` is 0 at the start; the reward of a lost game need not be: Countdown pays 0.57 to a
+player who has done nothing.
 """
 
 import copy
@@ -34,7 +37,7 @@ def _measure_completion(game: Any) -> float:
 
 @dataclass(frozen=True)
 class Game:
-    """What the adapter knows of a game.
+    """Facts about a game that TextArena does not state in one place.
 
     Attributes:
         success: what it means.
@@ -89,14 +92,14 @@ GAMES = {
 # Other games of one player, of TextArena 0.7.4, or single variants.
 REFUSED = {
     "BabyAiText": "it needs packages that are not on the package index",
-    "Bandit": "it takes no button for the best, and pays the worst most",
+    "Bandit": "it counts no button as the best, and pays most for the worst",
     "FifteenPuzzle": "it breaks when it is solved",
-    "GuessWho": "a model behind a network answers in it",
+    "GuessWho": "a model answers in it, over a network",
     "Klondike": "its module has a syntax error",
     "Set": "it pays for the same card three times",
     "Sokoban-v0-medium": "making a room takes up to minutes",
     "Sudoku-v0-hard": "making a grid takes up to minutes",
-    "TwentyQuestions": "a model behind a network answers in it",
+    "TwentyQuestions": "a model answers in it, over a network",
     "UltimateTexasHoldem": "it takes thousands of turns",
 }
 
@@ -128,14 +131,12 @@ class TextArenaGame:
             raise SourceError(f"textarena:{task} cannot be made: {detail}") from error
 
     def reset(self, seed: int) -> str:
-        while True:
-            random.seed(seed)
-            self._env = _make(self._task, self._game, self._parameters)
-            try:
-                self._env.reset(num_players=1, seed=seed)
-                break
-            except ZeroDivisionError:  # one LightsOut of 5000 begins solved
-                seed += 1_000_003
+        random.seed(seed)
+        self._env = _make(self._task, self._game, self._parameters)
+        try:
+            self._env.reset(num_players=1, seed=seed)
+        except ZeroDivisionError:  # one LightsOut of 5000 begins solved
+            self._env.reset(num_players=1, seed=seed + 1_000_003)
         self._turns = 0
         self._first = self._measure()
         _order_arguments(self._env.state)

@@ -16,11 +16,11 @@ import pytest
 
 pytest.importorskip("textarena", reason="pip install -e '.[textarena]'")
 
-from prime_ext.environments import textarena as adapter  # noqa: E402
-from prime_ext.environments.episode import Episode  # noqa: E402
-from prime_ext.environments.names import load_environment  # noqa: E402
-from prime_ext.environments.textarena import GAMES, TextArenaGame, find_move  # noqa: E402
-from prime_ext.utils.rows import SourceError  # noqa: E402
+from prime_ext.environments import textarena as adapter
+from prime_ext.environments.episode import Episode
+from prime_ext.environments.names import load_environment
+from prime_ext.environments.textarena import GAMES, TextArenaGame, find_move
+from prime_ext.utils.rows import SourceError
 
 SEED = 3
 CHAIN = "cold cord card ward warm worm form fork"
@@ -316,6 +316,23 @@ def test_games_repeat_under_their_seed_in_another_process():
     assert done.stdout.strip() == digest_of_games(), done.stderr
 
 
+def test_a_puzzle_that_begins_solved_is_replaced():
+    import textarena
+
+    seed = next(seed for seed in range(20_000) if not any_light(textarena, seed))
+    first, _ = play("LightsOut-v0", [], seed)
+    assert "O" in first.split("remaining")[1]
+
+
+def any_light(textarena, seed):
+    """Return whether TextArena's LightsOut of a seed begins with a light."""
+    try:
+        textarena.make("LightsOut-v0-raw").reset(num_players=1, seed=seed)
+    except ZeroDivisionError:
+        return False
+    return True
+
+
 def test_seeds_differ_where_games_are_drawn():
     fixed = {"Countdown", "Cryptarithm", "PegJump", "TowerOfHanoi"}
     # What these draw is not shown at first.
@@ -342,7 +359,7 @@ def test_parameters_are_those_of_the_game():
         ("Wordel-v0", "no game 'Wordel-v0'; did you mean Wordle-v0"),
         ("Chess-v0", "several players"),
         ("TwentyQuestions-v0-hardcore", "network"),
-        ("Bandit-v0", "no button for the best"),
+        ("Bandit-v0", "no button as the best"),
         ("Set-v0", "same card three times"),
         ("Sokoban-v0-medium", "minutes"),
         ("Sudoku-v0-train", "name the game itself, textarena:Sudoku-v0"),
