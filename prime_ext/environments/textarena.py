@@ -97,8 +97,8 @@ REFUSED = {
     "GuessWho": "a model answers in it, over a network",
     "Klondike": "its module has a syntax error",
     "Set": "it pays for the same card three times",
-    "Sokoban-v0-medium": "making a room takes up to minutes",
-    "Sudoku-v0-hard": "making a grid takes up to minutes",
+    "Sokoban-v0-medium": "making a room takes more than half a minute",
+    "Sudoku-v0-hard": "making a grid takes up to 14 seconds",
     "TwentyQuestions": "a model answers in it, over a network",
     "UltimateTexasHoldem": "it takes thousands of turns",
 }

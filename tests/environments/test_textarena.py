@@ -361,7 +361,7 @@ def test_parameters_are_those_of_the_game():
         ("TwentyQuestions-v0-hardcore", "network"),
         ("Bandit-v0", "no button as the best"),
         ("Set-v0", "same card three times"),
-        ("Sokoban-v0-medium", "minutes"),
+        ("Sokoban-v0-medium", "half a minute"),
         ("Sudoku-v0-train", "name the game itself, textarena:Sudoku-v0"),
     ],
 )
