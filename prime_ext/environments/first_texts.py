@@ -5,7 +5,7 @@ import asyncio
 import random
 from collections.abc import Iterable, Iterator
 
-from prime_ext.environments.episode import MEMORY_LIMIT, Episode, EnvironmentFailed
+from prime_ext.environments.episode import MEMORY_LIMIT, EnvironmentFailed, Episode
 from prime_ext.environments.names import read_name
 from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.rows import SourceError, make_batches

@@ -18,8 +18,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
 from prime_ext.utils.loop_thread import MOST_HANGING, LoopThread
-from prime_ext.verl_adapter.patches.tool_parser import count_undecoded
 from prime_ext.utils.text_tokens import USUAL_TOKENS, build_token_pattern, clean
+from prime_ext.verl_adapter.patches.tool_parser import count_undecoded
 from prime_ext.verl_adapter.tool_agent_loop import COUNTED, FIELD, BoundedToolAgentLoop
 from recipes.agent.calculator_task import (
     ANSWER_CLOSE,
