@@ -219,7 +219,7 @@ def run(
 
 
 def generate(planned: TaskPlan, backend: Backend, responses: LineFile) -> int:
-    """Generate the missing responses; put those that failed into a file of their own.
+    """Generate the missing responses, or play episodes; put those that failed into another file.
 
     New ones are kept where the backend cannot go on. Returns how many failed; the next session
     tries them again.

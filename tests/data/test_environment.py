@@ -56,6 +56,7 @@ def games(tmp_path_factory):
     (folder / "small_games.py").write_text(GAMES)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        patch.delenv("PYTHONHASHSEED", raising=False)
         # A server that runs keeps the path with which it started.
         patch.setattr("prime_ext.environments.episode._servers", {})
         yield
