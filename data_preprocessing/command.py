@@ -2,15 +2,20 @@
 """Shared parts of the commands that make rows: options, exit codes, lines about sources."""
 
 import argparse
+import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from prime_ext.config.checks import SettingsError
 from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.benchmark_task import SPLITS
+from prime_ext.tasks.rl_rows import refuse_leftovers, write_rows
+from prime_ext.utils.arguments import COUNT
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunLock, command
 from prime_ext.verifiers.sources import UnknownSource
@@ -41,6 +46,63 @@ def parse_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
             raise SourceError(f"--input {word}: {name} already has a file for {split}")
         files[name][split] = Path(path)
     return files
+
+
+def read_weights(
+    words: Sequence[str],
+    kind: str,
+    split: Callable[[str], tuple[str, str, str]] = lambda word: word.partition("="),
+) -> dict[str, float]:
+    """Return the weight of each ``NAME`` (1) or ``NAME=WEIGHT``, which ``split`` divides at ``=``.
+
+    Raises SourceError: a weight is not positive, or a name is repeated; ``kind`` is what it names.
+    """
+    weights: dict[str, float] = {}
+    for word in words:
+        name, equals, weight = split(word)
+        try:
+            number = float(weight) if equals else 1.0
+        except ValueError:
+            number = 0.0
+        if not 0 < number < float("inf") or name in weights:
+            raise SourceError(
+                f"{word} must be {kind} or {kind}=WEIGHT, with a positive weight, and each"
+                f" {kind.lower()} once"
+            )
+        weights[name] = number
+    return weights
+
+
+def add_size_arguments(parser: argparse.ArgumentParser, unit: str) -> None:
+    """Add ``--size`` and ``--test-size`` for :func:`divide_sizes`."""
+    parser.add_argument("--size", type=COUNT, default=2000, help=f"training {unit} (default: 2000)")
+    parser.add_argument(
+        "--test-size", type=COUNT, default=256, help=f"held-out {unit} (default: 256)"
+    )
+
+
+def divide_sizes(options: argparse.Namespace, weights: Sequence[float]) -> list[dict[str, int]]:
+    """Return for each weight its number of rows by split, test first."""
+    counts: list[dict[str, int]] = [{} for _ in weights]
+    for split, size in (("test", options.test_size), ("train", options.size)):
+        ends = [round(size * sum(weights[:n]) / sum(weights)) for n in range(len(weights) + 1)]
+        for number, of_weight in enumerate(counts):
+            of_weight[split] = ends[number + 1] - ends[number]
+    return counts
+
+
+def write_splits(
+    folder: Path, schema: pa.Schema, rows: Mapping[str, list[dict[str, Any]]], seed: int
+) -> list[Path]:
+    """Shuffle and number the rows of each split, write all files or none; return their paths."""
+    refuse_leftovers(folder, list(rows))
+    with fill_folder(folder) as hidden:
+        for split, made in rows.items():
+            random.Random(seed).shuffle(made)
+            for index, row in enumerate(made):
+                row["extra_info"]["index"] = index
+            write_rows(hidden / f"{split}.parquet", schema, made)
+    return [folder / f"{split}.parquet" for split in ("train", "test")]
 
 
 @contextmanager

@@ -16,17 +16,15 @@ same bytes. Then checks them as ``data_preprocessing.validate`` does. Exits with
 nothing can be written.
 """
 
-import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prime_ext.tasks.gym_problems import PREFIX, generate, read_task
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers, rl_row, write_rows
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row
 from prime_ext.tasks.task_file import load_task
 from prime_ext.utils.arguments import (
-    COUNT,
     add_output_argument,
     add_prompt_argument,
     add_seed_argument,
@@ -35,27 +33,7 @@ from prime_ext.utils.arguments import (
 from prime_ext.utils.rows import SourceError
 
 from . import validate
-from .command import fill_folder, program
-
-
-def read_weights(words: Sequence[str]) -> dict[str, float]:
-    """Return the weight of each ``TASK`` (1) or ``TASK=WEIGHT``.
-
-    Raises SourceError: a weight is not positive, or a task is repeated.
-    """
-    weights: dict[str, float] = {}
-    for word in words:
-        task, equals, weight = word.partition("=")
-        try:
-            number = float(weight) if equals else 1.0
-        except ValueError:
-            number = 0.0
-        if not 0 < number < float("inf") or task in weights:
-            raise SourceError(
-                f"{word} must be TASK or TASK=WEIGHT, with a positive weight, and each task once"
-            )
-        weights[task] = number
-    return weights
+from .command import add_size_arguments, divide_sizes, program, read_weights, write_splits
 
 
 def add_parameters(tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
@@ -72,12 +50,6 @@ def add_parameters(tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
     for text in named.values():
         read_task(text)
     return [*named.values()]
-
-
-def divide_rows(total: int, weights: Sequence[float]) -> list[int]:
-    """Divide rows by weights; the shares add up to ``total``."""
-    ends = [round(total * sum(weights[:n]) / sum(weights)) for n in range(len(weights) + 1)]
-    return [end - start for start, end in zip(ends, ends[1:], strict=False)]
 
 
 def make_rows(
@@ -104,23 +76,13 @@ def make_rows(
 
 def run(options: Any) -> list[Path]:
     """Write both files or none; return their paths."""
-    weights = read_weights(options.tasks)
+    weights = read_weights(options.tasks, "TASK")
     texts = add_parameters([*weights], options.set)
-    sizes = {"test": options.test_size, "train": options.size}
-    shares = {split: divide_rows(size, [*weights.values()]) for split, size in sizes.items()}
-    rows: dict[str, list[dict[str, Any]]] = {split: [] for split in sizes}
-    for number, text in enumerate(texts):
-        counts = {split: shares[split][number] for split in sizes}
+    rows: dict[str, list[dict[str, Any]]] = {"test": [], "train": []}
+    for text, counts in zip(texts, divide_sizes(options, [*weights.values()]), strict=True):
         for split, made in make_rows(text, counts, options.prompt, options.seed).items():
             rows[split] += made
-    refuse_leftovers(options.output, list(sizes))
-    with fill_folder(options.output) as hidden:
-        for split, made in rows.items():
-            random.Random(options.seed).shuffle(made)
-            for index, row in enumerate(made):
-                row["extra_info"]["index"] = index
-            write_rows(hidden / f"{split}.parquet", MATH_SCHEMA, made)
-    return [options.output / f"{split}.parquet" for split in ("train", "test")]
+    return write_splits(options.output, MATH_SCHEMA, rows, options.seed)
 
 
 @program("reasoning_gym")
@@ -128,10 +90,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top = build_parser("data reasoning-gym", __doc__)
     top.add_argument("tasks", nargs="+", metavar="TASK[=WEIGHT]")
     top.add_argument("--set", nargs="+", action="extend", default=[], metavar="[TASK.]NAME=VALUE")
-    top.add_argument("--size", type=COUNT, default=2000, help="training problems (default: 2000)")
-    top.add_argument(
-        "--test-size", type=COUNT, default=256, help="held-out problems (default: 256)"
-    )
+    add_size_arguments(top, "problems")
     add_seed_argument(top, "the problems")
     add_prompt_argument(top, "default asks for a box; question has the question alone")
     add_output_argument(top, "of both files")

@@ -6,9 +6,10 @@
 
 Looks for verl's schema, rows with the same source, split and index, the same prompt with different
 answers, gold answers that the verifier of their source cannot grade or does not grade as correct,
-and, with a tokenizer, prompts that are too long in its chat template. Several files are checked
-together. Prints a table per source and the first rows with faults. Exits with 0 if nothing is
-wrong, 1 if something is, 2 and one line if a file or tokenizer cannot be read.
+and, with a tokenizer, prompts that are too long in its chat template. Rows of an environment, which
+no verifier judges, need its name and a seed. Several files are checked together. Prints a table per
+source and the first rows with faults. Exits with 0 if nothing is wrong, 1 if something is, 2 and
+one line if a file or tokenizer cannot be read.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prime_ext.config.modules import add_modules_argument, import_modules
+from prime_ext.environments.names import DATA_SOURCE, read_name
 from prime_ext.tasks.rl_rows import (
     MATH_SCHEMA,
     PublishedRow,
@@ -158,6 +160,9 @@ class Validator:
             count.repeated += 1
         else:
             faults.append(("contradiction", "the same prompt was there before with another answer"))
+        if row["data_source"].startswith(DATA_SOURCE):
+            fault = find_environment_fault(row["data_source"], gold, extra)
+            return faults if fault is None else [*faults, ("environment", fault)]
         fault = await find_gold_fault(row["data_source"], gold, extra)
         return faults if fault is None else [*faults, ("gold answer", fault)]
 
@@ -168,6 +173,25 @@ class Validator:
         if not messages:
             return 0
         return count_tokens(self._tokenizer, messages)
+
+
+def find_environment_fault(data_source: str, gold: Any, extra: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a row of an environment, which is not started; None if nothing."""
+    name = data_source.removeprefix(DATA_SOURCE)
+    environments = {
+        "reward_model.ground_truth": gold,
+        "extra_info.environment": extra.get("environment"),
+    }
+    for key, value in environments.items():
+        if value != name:
+            return f"{key} must be {name!r}, which {data_source} names, got {value!r}"
+    if not isinstance(extra.get("seed"), int):
+        return f"extra_info.seed must be a whole number, got {extra.get('seed')!r}"
+    try:
+        read_name(name)
+    except SourceError as error:
+        return str(error)
+    return None
 
 
 def find_idle_patterns(patterns: Sequence[str], data_sources: Iterable[str]) -> list[str]:
@@ -215,6 +239,8 @@ def main(words: Sequence[str] | None = None) -> int:
         table.append([name, *(f"{number:,}" for number in numbers)])
     header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
     print(format_markdown_table(header, table, escape=False))
+    if any(name.startswith(DATA_SOURCE) for name in validator.sources):
+        print(f"rows of {DATA_SOURCE}NAME have no verifier: their environment judges")
     for text, (location, met) in validator.listed.items():
         print(f"{location}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
     unused = find_idle_verifiers(validator.sources) if options.modules else []

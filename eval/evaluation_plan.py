@@ -17,6 +17,13 @@ from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
 
+from .environment_task import (
+    PREFIX,
+    EnvironmentTask,
+    TurnLimits,
+    add_first_texts,
+    read_environment,
+)
 from .prompting import FewShot, Shown, read_few_shot, show
 from .results import Key
 from .rl_file import SUFFIXES, read_rl_tasks
@@ -32,6 +39,7 @@ class TaskPlan:
     """A task of a run. ``problems`` and ``shown`` are by id, in the order of the source.
 
     Names are those of the task file; a decoding that was changed has "changed" in its name.
+    ``limits`` are of the episodes of an environment, None for tasks with single responses.
     """
 
     task: Task
@@ -44,6 +52,7 @@ class TaskPlan:
     ks: Sequence[int]
     stop: tuple[str, ...]
     seed: int
+    limits: TurnLimits | None = None
 
     @property
     def name(self) -> str:
@@ -54,9 +63,12 @@ class TaskPlan:
         """Problem and number of every response, in order."""
         return ((problem, sample) for problem in self.problems for sample in range(self.decoding.n))
 
-    def derive_seed(self, problem: str, sample: int) -> int:
-        """Return the seed of a response: a hash of the run's seed, task, problem and sample."""
-        text = json.dumps([self.seed, self.name, problem, sample])
+    def derive_seed(self, problem: str, sample: int, turn: int = 0) -> int:
+        """Return the seed of a response: a hash of the run's seed, task, problem and sample.
+
+        Later turns of an episode have others.
+        """
+        text = json.dumps([self.seed, self.name, problem, sample, *([turn] if turn else [])])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
     def request(self, problem: str, sample: int) -> Request:
@@ -81,7 +93,11 @@ class TaskPlan:
             "split": self.split,
             "prompt_sha256": _compute_digest([self.shown[name] for name in self.problems]),
             "data_sha256": _compute_digest(golds),
-            "decoding": {"name": self.decoding_name, **asdict(self.decoding)},
+            "decoding": {
+                "name": self.decoding_name,
+                **asdict(self.decoding),
+                **(asdict(self.limits) if self.limits else {}),
+            },
             "stop": list(self.stop),
         }
 
@@ -96,12 +112,17 @@ def plan_tasks(options: argparse.Namespace) -> list[TaskPlan]:
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
     shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
     planned = []
-    files = [name for name in options.tasks if name.endswith(SUFFIXES)]
-    if files and options.split is not None:
-        raise RunError(f"--split does not go with {files[0]}, all of whose rows are evaluated")
-    named = choose_tasks([name for name in options.tasks if name not in files])
+    environments = [name for name in options.tasks if name.startswith(PREFIX)]
+    names = [name for name in options.tasks if name not in environments]
+    files = [name for name in names if name.endswith(SUFFIXES)]
+    for name in (*files, *environments):
+        if options.split is not None:
+            raise RunError(f"--split does not go with {name}, which has none")
+    named = choose_tasks([name for name in names if name not in files])
     tasks: list[tuple[Task, dict[str, BenchmarkProblem] | None]] = [(task, None) for task in named]
     tasks += [pair for name in dict.fromkeys(files) for pair in read_rl_tasks(Path(name))]
+    tasks += [read_environment(name, options.limit) for name in dict.fromkeys(environments)]
+    limits = choose_limits(options, [task for task, _ in tasks])
     for task, loaded in tasks:
         if [plan.name for plan in planned].count(task.name):
             raise RunError(f"two tasks are called {task.name}; evaluate them one after the other")
@@ -109,12 +130,14 @@ def plan_tasks(options: argparse.Namespace) -> list[TaskPlan]:
         try:
             if loaded is None:
                 loaded = load_problems(task, options.data_dir, options.split)
+            problems = dict(list(loaded.items())[: options.limit])
+            if isinstance(task, EnvironmentTask):
+                problems = add_first_texts(task, problems)
         except SourceError as error:
             if not options.skip_missing:
                 raise
             print(f"left out: {error}")
             continue
-        problems = dict(list(loaded.items())[: options.limit])
         shown = {
             key: show(task, problem, options.prompt, system, shot, options.raw)
             for key, problem in problems.items()
@@ -130,11 +153,28 @@ def plan_tasks(options: argparse.Namespace) -> list[TaskPlan]:
             ks=choose_ks(task.metrics, decoding.n, options.k),
             stop=(*shot.stop, *options.stop),
             seed=options.seed,
+            limits=limits if isinstance(task, EnvironmentTask) else None,
         )
         planned.append(plan)
     if not planned:
         raise RunError("there are no data for any of the tasks")
     return planned
+
+
+def choose_limits(options: argparse.Namespace, tasks: Sequence[Task]) -> TurnLimits:
+    """Return the limits of episodes. Raises ``RunError``: options that do not fit the tasks."""
+    plays = any(isinstance(task, EnvironmentTask) for task in tasks)
+    if plays and options.raw:
+        raise RunError("--raw does not go with environments: an episode is a chat; leave it out")
+    chosen = {
+        name: value
+        for name in ("max_turns", "max_episode_tokens")
+        if (value := getattr(options, name)) is not None
+    }
+    for name in chosen:
+        if not plays:
+            raise RunError(f"--{name.replace('_', '-')} is for environments; leave it out")
+    return TurnLimits(**chosen)
 
 
 def _name_split(task: Task, options: argparse.Namespace) -> str:

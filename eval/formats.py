@@ -36,6 +36,14 @@ def format_estimate(estimate: Mapping[str, Any] | None) -> list[str]:
     return [format_score(estimate), format_interval(estimate), format_number(problems)]
 
 
+def format_mean(estimate: Mapping[str, Any] | None) -> str:
+    """Format the mean of any numbers with its 95 % interval."""
+    if estimate is None:
+        return NONE
+    ends = "" if estimate["low"] is None else f" ({estimate['low']:.2f} to {estimate['high']:.2f})"
+    return f"{estimate['value']:.2f}{ends}"
+
+
 def format_number(value: float) -> str:
     """Format a count, or a measured number with one decimal."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

@@ -24,9 +24,9 @@ from prime_ext.tasks.rl_rows import find_idle_verifiers
 from prime_ext.utils.arguments import build_parser
 from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
-from prime_ext.verifiers.judging import make_verifier
 from prime_ext.verifiers.sources import TaskVerifier
 
+from .episodes import make_verifier
 from .grade_file import format_verdicts, grade_file
 from .results import (
     PROBLEMS,
@@ -40,7 +40,7 @@ from .results import (
 )
 from .run import conclude
 from .summary import measure
-from .verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade
+from .verdicts import PROBLEM_FIELDS, grade, list_fields
 
 
 def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -82,11 +82,12 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
             )
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
-    responses = LineFile(folder / RESPONSES, get_key, RESPONSE_FIELDS, keys)
-    old = LineFile(folder / SAMPLES, get_key, SAMPLE_FIELDS, keys)
+    response_fields, sample_fields = list_fields(task["grader"])
+    responses = LineFile(folder / RESPONSES, get_key, response_fields, keys)
+    old = LineFile(folder / SAMPLES, get_key, sample_fields, keys)
     unfinished = folder / f".{SAMPLES}"
     unfinished.unlink(missing_ok=True)
-    new = LineFile(unfinished, get_key, SAMPLE_FIELDS, keys)
+    new = LineFile(unfinished, get_key, sample_fields, keys)
     seconds = grade(folder.name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
     task |= measure(

@@ -8,8 +8,9 @@ the problem: each counts the same, and the standard error is that of a mean over
 Scores in [0, 1] have Wilson's interval with the effective number of trials ``p (1 - p) / SE^2`` and
 Student's quantile, as surveys with clusters use it (Franco, Little, Louis, Slud, J. Surv. Stat.
 Methodol. 7, 2019). Unlike ``p +- 1.96 SE`` it stays within [0, 1], is not empty at 0 and 1, and
-keeps its coverage with the 30 problems of AIME. Measures that are not means, such as F1, have the
-percentiles of resampled problems.
+keeps its coverage with the 30 problems of AIME. Means of other numbers, such as rewards, have
+Student's interval. Measures that are not means, such as F1, have the percentiles of resampled
+problems.
 """
 
 import math
@@ -59,6 +60,16 @@ def compute_wilson(values: np.ndarray, trials: float) -> Interval:
     center = (mean + ratio / 2) / (1 + ratio)
     half = math.sqrt(ratio * spread + ratio**2 / 4) / (1 + ratio)
     return Interval(standard_error=error, low=max(0.0, center - half), high=min(1.0, center + half))
+
+
+def compute_student(values: np.ndarray) -> Interval:
+    """Return Student's interval of the mean of one value per problem, which may be any number."""
+    if values.size == 1:
+        return UNKNOWN
+    mean = float(values.mean())
+    error = compute_error(values)
+    half = float(student.ppf((1 + CONFIDENCE) / 2, values.size - 1)) * error
+    return Interval(standard_error=error, low=mean - half, high=mean + half)
 
 
 def compute_paired(

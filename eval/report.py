@@ -21,6 +21,7 @@ from .formats import (
     flatten,
     format_estimate,
     format_interval,
+    format_mean,
     format_number,
     format_percent,
     format_prompt,
@@ -150,6 +151,7 @@ def _add_task(page: Page, task: TaskRun) -> None:
             "title",
             "summary",
             "choice",
+            "episodes",
             "references",
             "notes",
             "failed_responses",
@@ -157,6 +159,22 @@ def _add_task(page: Page, task: TaskRun) -> None:
         }
         shown = {key: value for key, value in entry.items() if key not in elsewhere}
         page.table(["setting", "value"], flatten(shown))
+
+
+def list_episode_facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what only environments have: reward, turns and invalid moves, and failures."""
+    episodes = entry.get("episodes")
+    if episodes is None:
+        return []
+    failures = [f"{name} {number:,}" for name, number in sorted(episodes["failures"].items())]
+    most = entry["decoding"]["max_turns"]
+    invalid = f"{format_score(episodes['invalid'])} ({format_interval(episodes['invalid'])})"
+    return [
+        ("reward of an episode", format_mean(episodes["reward"])),
+        (f"turns, at most {most:,}", format_mean(episodes["turns"])),
+        ("invalid moves, %", invalid),
+        ("failures of the environment", ", ".join(failures) or "0"),
+    ]
 
 
 def list_facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -168,6 +186,7 @@ def list_facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("longest", format_number(tokens["most"])),
     ]
     f1 = {name: value for name, value in (entry["choice"] or {}).items() if name != "accuracy"}
+    known += list_episode_facts(entry)
     known += [(f"{name.replace('_', ' ')}, %", format_percent(value)) for name, value in f1.items()]
     # A run that generated nothing, such as one that only graded again, has no speed.
     if entry.get("response_tokens_per_second") is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from prime_ext.environments.names import DATA_SOURCE
 from prime_ext.tasks.benchmark_task import (
     CHOICE_METRICS,
     BenchmarkProblem,
@@ -21,6 +22,8 @@ from prime_ext.utils.fields import Row, parse_rows
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.multiple_choice import MultipleChoiceVerifier
 from prime_ext.verifiers.sources import UnknownSource, choice_options, find_source
+
+from .environment_task import make_environment_task
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 MAX_NEW_TOKENS = 2048
@@ -59,6 +62,11 @@ def _read_row(row: Row) -> tuple[Kind, BenchmarkProblem]:
             "prompt must be a text of the user, perhaps after one of the system, got messages of"
             f" {', '.join(roles)}"
         )
+    fields = {"problem": texts[-1], "system": texts[0] if len(texts) == 2 else ""}
+    if row["data_source"].startswith(DATA_SOURCE):
+        fields["seed"] = str(_read_seed(row.get("extra_info")))
+        environment = row["data_source"].removeprefix(DATA_SOURCE)
+        return (row["data_source"], "game", ()), BenchmarkProblem(fields=fields, gold=environment)
     try:
         source = find_source(row["data_source"])
     except UnknownSource as error:
@@ -67,9 +75,16 @@ def _read_row(row: Row) -> tuple[Kind, BenchmarkProblem]:
     options: tuple[str, ...] | int = ()
     if source.task == "choice":
         options, gold = _read_choice(row.get("extra_info"), gold)
-    fields = {"problem": texts[-1], "system": texts[0] if len(texts) == 2 else ""}
     kind = (row["data_source"], str(row.get("ability") or source.task), options)
     return kind, BenchmarkProblem(fields=fields, gold=gold)
+
+
+def _read_seed(extra: Any) -> int:
+    """Return the seed of a row of an environment. Raises BadRow."""
+    seed = extra.get("seed") if isinstance(extra, Mapping) else None
+    if not isinstance(seed, int):
+        raise BadRow(f"extra_info.seed must be a whole number for an environment, got {seed!r}")
+    return seed
 
 
 def _read_choice(extra: Any, gold: str) -> tuple[tuple[str, ...] | int, str]:
@@ -89,9 +104,12 @@ def _read_choice(extra: Any, gold: str) -> tuple[tuple[str, ...] | int, str]:
 def _make_task(
     name: str, path: Path, data_source: str, ability: str, options: tuple[str, ...] | int
 ) -> Task:
+    title = f"{path.resolve().parent.name}/{path.name}, {data_source}"
+    if data_source.startswith(DATA_SOURCE):
+        return make_environment_task(name, title, data_source.removeprefix(DATA_SOURCE))
     return Task(
         name=name,
-        title=f"{path.resolve().parent.name}/{path.name}, {data_source}",
+        title=title,
         description=f"Rows of {path.name}.",
         license="unknown",
         data_source=data_source,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate a model with one command, on benchmarks of math, code and numeric reasoning.
+"""Evaluate a model with one command, on benchmarks of math, code and numeric reasoning, and games.
 
     prime-ext eval --model MODEL --tasks math500,gsm8k --output outputs/eval/MODEL
     prime-ext eval --model MODEL --tasks aime2024 --decoding recommended --output ...
@@ -7,8 +7,10 @@
     prime-ext eval --model MODEL --tasks math500 --show-prompt
     prime-ext eval --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
     prime-ext eval --model MODEL --tasks data/mine/test.parquet --output ...
+    prime-ext eval --model MODEL --tasks environment:number_path --max-turns 8 --output ...
     prime-ext eval --list
 
+Episodes of an environment are played whole, all of them turn by turn together.
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in
 transformers. Interrupted in any way, the same command continues from there.
 `prime-ext eval-grade --run FOLDER` judges the responses of a folder again without a model. Exits
@@ -45,11 +47,12 @@ from prime_ext.utils.arguments import (
 )
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
-from prime_ext.verifiers.judging import make_verifier
 
+from .environment_task import MAX_TURNS
+from .episodes import clean_first_texts, make_verifier, play
 from .evaluation_plan import ALL, GROUPS, TaskPlan, plan_tasks, read_changes
 from .published import read_references
-from .report import format_summary, write_report
+from .report import format_summary, list_episode_facts, write_report
 from .results import (
     FAILED,
     FORMAT,
@@ -63,7 +66,7 @@ from .results import (
     versions,
 )
 from .summary import measure
-from .verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, write_problems
+from .verdicts import grade, list_fields, write_problems
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,8 +75,8 @@ def parser() -> argparse.ArgumentParser:
     measured = top.add_argument_group("what is measured")
     add = measured.add_argument
     names = (
-        "names, reasoning_gym:TASK, files of tasks (.yaml) or of RL rows (.parquet, .jsonl), or"
-        f" {', '.join([*GROUPS, ALL])}"
+        "names, reasoning_gym:TASK, environment:NAME, files of tasks (.yaml) or of RL rows"
+        f" (.parquet, .jsonl), or {', '.join([*GROUPS, ALL])}"
     )
     add_tasks_argument(measured, names)
     add_modules_argument(measured)
@@ -110,6 +113,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help="a response ends there; repeatable",
     )
+    turns = f"of an episode of an environment (default: {MAX_TURNS})"
+    add("--max-turns", type=COUNT, help=turns)
+    tokens = "of an episode's responses together; default: only those of each response are limited"
+    add("--max-episode-tokens", type=COUNT, help=tokens)
     add_backend_arguments(top)
     return top
 
@@ -167,14 +174,13 @@ def run(
         # Whatever can be wrong is looked for before hours of work.
         earlier = read_results(folder) if (folder / RESULTS).exists() else {}
         verifiers = {plan.task.grader: make_verifier(plan.task.grader) for plan in planned}
-        responses = {
-            plan.name: LineFile(folder / plan.name / RESPONSES, get_key, RESPONSE_FIELDS, plan.keys)
-            for plan in planned
-        }
-        samples = {
-            plan.name: LineFile(folder / plan.name / SAMPLES, get_key, SAMPLE_FIELDS, plan.keys)
-            for plan in planned
-        }
+        responses = {}
+        samples = {}
+        for plan in planned:
+            task_folder = folder / plan.name
+            fields = list_fields(plan.task.grader)
+            responses[plan.name] = LineFile(task_folder / RESPONSES, get_key, fields[0], plan.keys)
+            samples[plan.name] = LineFile(task_folder / SAMPLES, get_key, fields[1], plan.keys)
         # The other responses to a problem differ in their seeds only.
         missing = {
             (plan.name, key[0]): plan
@@ -213,7 +219,7 @@ def run(
 
 
 def generate(planned: TaskPlan, backend: Backend, responses: LineFile) -> int:
-    """Generate the missing responses; put those that failed into a file of their own.
+    """Generate the missing responses, or play episodes; put those that failed into another file.
 
     New ones are kept where the backend cannot go on. Returns how many failed; the next session
     tries them again.
@@ -222,7 +228,9 @@ def generate(planned: TaskPlan, backend: Backend, responses: LineFile) -> int:
     requests = [planned.request(*key) for key in keys.values()]
     failed: dict[Any, Row] = {}
     made: Iterable[Response] = ()
-    if requests:
+    if requests and planned.limits:
+        made = play(planned, backend, [*keys.values()], len(responses.rows))
+    elif requests:
         made = generate_with_progress(backend, requests, planned.name, len(responses.rows))
     with responses:
         for response in made:
@@ -276,6 +284,9 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
     """Write the report, print the summary and the files' places; return 1 if responses failed."""
     report = write_report(folder)
     print(format_summary(load_run(folder)))
+    for task in results["tasks"].values():
+        if facts := list_episode_facts(task):
+            print(f"{task['title']}: {'; '.join(f'{name} {value}' for name, value in facts)}")
     failed = sum(task["failed_responses"] for task in results["tasks"].values())
     if failed:
         print(f"{failed} responses FAILED and are in no mean; the same command tries them again")
@@ -307,6 +318,7 @@ def main(
         for line in find_idle_verifiers(plan.task.data_source for plan in planned):
             print(line, file=sys.stderr)
     with closing(open_backend(options)) as backend:
+        planned = clean_first_texts(planned, backend)
         if options.show_prompt is not None:
             show_prompts(planned, backend, options.show_prompt)
             return 0

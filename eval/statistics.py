@@ -10,7 +10,7 @@ import numpy as np
 
 from prime_ext.tasks.votes import Ballot, Same
 
-from .intervals import Interval, compute_paired, compute_wilson
+from .intervals import Interval, compute_paired, compute_student, compute_wilson
 
 # Of the responses to a problem, in [0, 1]; None where the grader could not decide.
 Scores = Sequence[float | None]
@@ -42,6 +42,19 @@ def estimate_mean(values: Sequence[float], trials: float, left_out: int = 0) -> 
         value=float(scores.mean()),
         **compute_wilson(scores, trials),
         problems=int(scores.size),
+        left_out=left_out,
+    )
+
+
+def estimate_any_mean(values: Sequence[float], left_out: int = 0) -> Estimate | None:
+    """Return the mean of one number per problem, None without a number."""
+    numbers = np.asarray(values, dtype=float)
+    if numbers.size == 0:
+        return None
+    return Estimate(
+        value=float(numbers.mean()),
+        **compute_student(numbers),
+        problems=int(numbers.size),
         left_out=left_out,
     )
 

@@ -3,20 +3,24 @@
 
 import operator
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prime_ext.tasks.benchmark_task import CHOICE_METRICS
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.run_store import Row
 
+from .environment_task import GRADER
 from .results import Key
 from .statistics import (
     Estimate,
     Scores,
     average,
     build_equality,
+    estimate_any_mean,
     estimate_majority_at_k,
+    estimate_mean,
     estimate_pass_at_k,
 )
 
@@ -31,7 +35,7 @@ def measure(
     """Return all numbers of a run on one task, ready for JSON.
 
     Args:
-        grader: ``math``, ``code`` or ``choice``; programs do not vote, so they have no maj@k.
+        grader: ``math``, ``code``, ``choice`` or ``environment``; only answers vote for maj@k.
         n: responses per problem.
         groups: by which results are broken down, by problem id, e.g. ``{"level": "5"}``.
         samples: the lines of ``samples.jsonl`` by problem and number. Responses that failed have
@@ -42,7 +46,8 @@ def measure(
         ``summary``: counts, ``scores`` (``avg@n``, ``pass@k``, ``maj@k``: an
         :class:`eval.statistics.Estimate`, or None where no problem has enough judged responses),
         ``no_answer`` and ``truncated`` (shares of the responses), ``tokens``, and ``groups``
-        (``avg@n`` by subject, level and so on). ``choice``: metrics of multiple choice.
+        (``avg@n`` by subject, level and so on). ``choice``: metrics of multiple choice. Only of
+        environments ``episodes``: means of reward, turns and invalid moves, and failures.
 
     Raises:
         ValueError: no problems, or a k above ``n``.
@@ -66,6 +71,7 @@ def measure(
         }
         ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
         of_k |= {f"maj@{k}": estimate_majority_at_k(ballots, k) for k in ks}
+    of_episodes = {"episodes": measure_episodes(rows)} if grader == GRADER else {}
     return {
         "summary": {
             "problems": len(groups),
@@ -82,6 +88,38 @@ def measure(
             "groups": _average_groups(groups, scores),
         },
         "choice": _average_choice_metrics(n, rows) if grader == "choice" else None,
+        **of_episodes,
+    }
+
+
+def measure_episodes(rows: Mapping[str, Sequence[Row | None]]) -> dict[str, Any]:
+    """Return estimates for the episodes of problems, and how often the environment failed.
+
+    ``reward`` is the sum over turns, ``invalid`` the share of an episode's turns that were not
+    valid actions. Episodes in which the environment failed are in no mean; ``failures`` counts
+    them by outcome.
+    """
+    judged: list[list[Sequence[Row]]] = []
+    failures: Counter[str] = Counter()
+    for problem_rows in rows.values():
+        there = [row for row in problem_rows if row is not None]
+        failures.update(row["verdict"] for row in there if row["grader_failure"])
+        judged.append([row["turns"] for row in there if row["turns"] and not row["grader_failure"]])
+
+    def compute_means(measure_turns: Callable[[Sequence[Row]], float]) -> list[float]:
+        return [statistics.fmean(map(measure_turns, episodes)) for episodes in judged if episodes]
+
+    def compute_invalid_share(turns: Sequence[Row]) -> float:
+        return statistics.fmean(turn["invalid"] for turn in turns)
+
+    turns = sum(len(turns) for episodes in judged for turns in episodes)
+    left_out = sum(not episodes for episodes in judged)
+    rewards = compute_means(lambda turns: sum(turn["reward"] for turn in turns))
+    return {
+        "reward": estimate_any_mean(rewards, left_out),
+        "turns": estimate_any_mean(compute_means(len), left_out),
+        "invalid": estimate_mean(compute_means(compute_invalid_share), turns, left_out),
+        "failures": dict(failures),
     }
 
 

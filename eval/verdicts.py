@@ -4,7 +4,7 @@
 import hashlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -15,6 +15,7 @@ from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.judging import Query, judge_all
 from prime_ext.verifiers.sources import TaskVerifier
 
+from .environment_task import GRADER
 from .evaluation_plan import TaskPlan
 from .results import PROBLEMS, Key, get_key
 
@@ -35,6 +36,12 @@ SAMPLE_FIELDS = (
     *("problem", "sample", "groups", "prompt", "response", "gold", "verdict", "score", "extracted"),
     *("grader_failure", "detail", "tokens", "prompt_tokens", "truncated"),
 )
+
+
+def list_fields(grader: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the fields of a response and of a judged one; episodes have their turns too."""
+    more = ("turns",) if grader == GRADER else ()
+    return (*RESPONSE_FIELDS, *more), (*SAMPLE_FIELDS, *more)
 
 
 def shorten_gold(gold: str) -> str:
@@ -100,7 +107,8 @@ def grade(
     queries = []
     for row in todo:
         problem = problems[row["problem"]]
-        queries.append(Query(verifier, row["text"], problem["gold"], problem["options"]))
+        options = problem["options"] | ({"episode": row} if "turns" in row else {})
+        queries.append(Query(verifier, row["text"], problem["gold"], options))
 
     def keep(number: int, verdict: Verdict) -> None:
         nonlocal failures
@@ -136,4 +144,5 @@ def _build_sample(problem: Row, response: Row, verdict: Verdict) -> Row:
         "tokens": response["tokens"],
         "prompt_tokens": response["prompt_tokens"],
         "truncated": response["finish"] == "length",
+        **({"turns": response["turns"]} if "turns" in response else {}),
     }

@@ -40,6 +40,10 @@ COMMANDS = {
     "data validate": ("prime_ext.data.validate", "check files of RL rows before a run does"),
     "data numeric-reasoning": ("prime_ext.data.numeric_reasoning", "the six numeric sets as rows"),
     "data reasoning-gym": ("prime_ext.data.reasoning_gym", "problems of reasoning-gym as rows"),
+    "data environment": (
+        "prime_ext.data.environment",
+        "episodes of environments as rows",
+    ),
     "data rewrite-choice": (
         "prime_ext.data.rewrite_choice",
         "multiple choice as open questions, by a model",

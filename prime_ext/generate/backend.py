@@ -86,7 +86,9 @@ def stream(
 
 
 class Backend:
-    """A model that answers requests."""
+    """A model that answers requests; ``tokenizer`` is None where only its server has it."""
+
+    tokenizer: Any = None
 
     def description(self) -> dict[str, Any]:
         """Return all that responses depend on, such as model and revision, ready for JSON."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts and responses as tokens, and where the steps of a response end.
+"""Prompts and responses as tokens, where steps of a response end, and texts without tokens.
 
 Training and evaluation share these functions, so that a PRM is scored on the tokens it was trained
 on: the prompt through the chat template, the response tokenized on its own, then the
@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from prime_ext.utils.run_store import RunError
@@ -18,6 +19,35 @@ from prime_ext.utils.run_store import RunError
 Prompt = str | list[dict[str, Any]]
 STEP_PREFIX = "Step {n}: "
 STEP_SEPARATOR = "\n\n"
+
+# Marks of turns in the usual chat templates, for models whose tokenizer is not at hand.
+USUAL_TOKENS = re.compile(
+    r"<\|[\w-]{1,40}\|>|<｜[^\s｜<>]{1,40}｜>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>"
+)
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@cache
+def build_token_pattern(tokenizer: Any) -> re.Pattern[str] | None:
+    """Build the pattern of the tokenizer's special and added tokens; None if it has none."""
+    tokens = {
+        token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())
+    }
+    words = sorted((re.escape(token) for token in tokens if len(token) > 1), key=len, reverse=True)
+    return re.compile("|".join(words)) if words else None
+
+
+def clean(text: str, tokens: re.Pattern[str] | None) -> str:
+    """Replace control characters and lone surrogates by U+FFFD, and break up tokens.
+
+    Newlines and tabs stay. In whatever looks like a token, such as ``<|im_end|>``, a space follows
+    the first character.
+    """
+    text = _NO_TEXT.sub("\ufffd", text)
+    # Repeated, because pieces left and right of a token may make another one.
+    while tokens is not None and tokens.search(text):
+        text = tokens.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+    return text
 
 
 class TextError(RunError):

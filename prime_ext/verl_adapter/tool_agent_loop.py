@@ -14,17 +14,15 @@ limit, name a file with this content in ``rollout.agent.agent_loop_config_path``
 import asyncio
 import json
 import logging
-import re
-from functools import cache
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
 from verl.experimental.agent_loop.agent_loop import register
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
 
 from prime_ext.utils.loop_thread import LoopThread
+from prime_ext.utils.text_tokens import build_token_pattern, clean
 from prime_ext.verl_adapter.patches import tool_parser
 
 LOOP_NAME = "bounded_tool_agent"
@@ -39,30 +37,6 @@ FAILED = ("unknown", "no_json", "raised", "timeout")
 _logger = logging.getLogger(__name__)
 
 
-@cache  # verl makes a loop for every trajectory, all with the same tokenizer
-def build_token_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
-    """Build the pattern of the tokenizer's special and added tokens; None if it has none."""
-    tokens = {
-        token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())
-    }
-    words = sorted((re.escape(token) for token in tokens if len(token) > 1), key=len, reverse=True)
-    return re.compile("|".join(words)) if words else None
-
-
-def clean(text: str, tokens: re.Pattern[str] | None) -> str:
-    """Replace control characters and lone surrogates by U+FFFD, and break up tokens.
-
-    Newlines and tabs stay. In whatever looks like a token, such as ``<|im_end|>``, a space follows
-    the first character.
-    """
-    text = _NO_TEXT.sub("\ufffd", text)
-    # Repeated, because pieces left and right of a token may make another one.
-    while tokens is not None and tokens.search(text):
-        text = tokens.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
-    return text
-
-
-_NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # Threads of all trajectories by the tool's id, since verl's function tools cannot be hashed. The
 # tool is kept, so that no other object gets its id.
 _threads: dict[int, tuple[Any, LoopThread]] = {}

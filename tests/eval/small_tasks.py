@@ -126,6 +126,8 @@ class ScriptedBackend:
     in characters. ``asked`` has (prompt, seed) of the requests in their order.
     """
 
+    tokenizer = None
+
     def __init__(
         self, answer=some_answer, seconds=0.0, template=True, context=10**6, name="scripted"
     ):

@@ -18,14 +18,9 @@ from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
 from prime_ext.utils.loop_thread import MOST_HANGING, LoopThread
+from prime_ext.utils.text_tokens import USUAL_TOKENS, build_token_pattern, clean
 from prime_ext.verl_adapter.patches.tool_parser import count_undecoded
-from prime_ext.verl_adapter.tool_agent_loop import (
-    COUNTED,
-    FIELD,
-    BoundedToolAgentLoop,
-    build_token_pattern,
-    clean,
-)
+from prime_ext.verl_adapter.tool_agent_loop import COUNTED, FIELD, BoundedToolAgentLoop
 from recipes.agent.calculator_task import (
     ANSWER_CLOSE,
     ANSWER_OPEN,
@@ -241,3 +236,7 @@ def test_cleaning_ends_and_leaves_no_token():
         cleaned = clean(text, tokens)
         assert not tokens.search(cleaned) and cleaned.replace(" ", "") == text.replace(" ", "")
     assert clean("as it was\n\t", None) == "as it was\n\t"
+    marks = "<|im_end|> <|eot_id|> <｜User｜> </s> [/INST] <end_of_turn>".split()
+    for text in (*marks, "".join(marks), "<|im_<|im_end|>end|>"):
+        assert not USUAL_TOKENS.search(clean(text, USUAL_TOKENS))
+    assert clean("1 < 2 | x[i] <b>", USUAL_TOKENS) == "1 < 2 | x[i] <b>"
