@@ -13,8 +13,8 @@ from typing import Any, Protocol
 class TextEnvironment(Protocol):
     """An environment in the form of Gymnasium, with texts as actions and observations.
 
-    One object plays one episode, alone in its process, where Python's and numpy's generators are
-    its own.
+    One object plays one episode, alone in its process, where the global generators of Python and
+    numpy are its own; they are seeded before ``reset``.
     """
 
     def reset(self, seed: int) -> str:

@@ -150,8 +150,11 @@ class _ForkServer:
             f" serve({theirs.fileno()}, {memory_limit})"
         )
         with theirs:
+            # Sets of texts have the same order in every process.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", boot], pass_fds=[theirs.fileno()]
+                [sys.executable, "-c", boot],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONHASHSEED": "0"},
             )
 
     def is_usable(self) -> bool:

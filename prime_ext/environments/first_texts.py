@@ -11,7 +11,7 @@ from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.rows import SourceError, make_batches
 
 CONCURRENCY = 16
-# Each limit has a fork server, with hashes of texts and generators of its own.
+# Each limit has a fork server of its own.
 _LIMITS = (MEMORY_LIMIT, MEMORY_LIMIT - 1)
 # No environment may fail on a text that is not an action.
 _TRIAL = "?"
@@ -43,9 +43,7 @@ async def _observe_all(name: str, seeds: Iterable[int]) -> list[str]:
     try:
         return await asyncio.gather(*(_observe(name, seed) for seed in seeds))
     except EnvironmentFailed as error:
-        # Both have begun with the name.
-        detail = str(error).replace(f"{name}: {name}: ", f"{name}: ")
-        raise SourceError(join_lines(detail)) from error
+        raise SourceError(join_lines(str(error))) from error
 
 
 async def _observe(name: str, seed: int) -> str:

@@ -9,6 +9,7 @@ program that started it.
 import ctypes
 import json
 import os
+import random
 import resource
 import signal
 import socket
@@ -83,6 +84,7 @@ def _play(
                     environment = make()
                 reply: dict[str, Any]
                 if "seed" in request:
+                    _seed_generators(request["seed"])
                     reply = {"text": check_text(environment.reset(request["seed"]))}
                 else:
                     reply = check_reply(environment.step(request["text"]))
@@ -96,6 +98,13 @@ def _play(
             environment.close()
     finally:
         os._exit(0)
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed the global generators, which children of one server would otherwise share."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 def check_text(text: Any) -> str:

@@ -39,6 +39,11 @@ class NumberPath:
         if not self._pairs:
             raise ValueError(f"no two numbers up to {most} are {distance} moves apart")
 
+    @classmethod
+    def prepare(cls, **parameters: Any) -> None:
+        """Count the moves once for all episodes. ``ValueError``: as above."""
+        cls(**parameters)
+
     def reset(self, seed: int) -> str:
         self._at, self._target = random.Random(seed).choice(self._pairs)
         self._left = self._limit
@@ -65,11 +70,12 @@ class NumberPath:
 
     def find_best_move(self) -> str:
         """Return a move of a shortest way."""
-        ahead = {move: apply_move(self._at, move, self._most) for move in MOVES}
-        return min(
-            (move for move in MOVES if ahead[move] in self._distances),
-            key=lambda move: self._distances[ahead[move]],
-        )
+
+        def count(move: str) -> float:
+            reached = apply_move(self._at, move, self._most)
+            return float("inf") if reached is None else self._distances.get(reached, float("inf"))
+
+        return min(MOVES, key=count)
 
     def _describe(self) -> str:
         return f"At {self._at}, go to {self._target}."

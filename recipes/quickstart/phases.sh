@@ -59,14 +59,19 @@ skip() {
   [[ -e "$2" ]] && printf '\n== %s: done before (%s)\n' "$1" "${2#"$OUT"/}"
 }
 
+# make_data RECIPE: write OUT/data; a quickstart may have a function of its own.
+make_data() {
+  "$PYTHON" -m "recipes.$1.$1_data" --output-dir "$OUT/data" --seed "$SEED" --test-size "$TEST_SIZE" \
+    --mean-error "$MEAN_ERROR"
+}
+
 # data_to_report RECIPE EVALUATION OVERRIDES...: run all phases from the data to the report with the
 # knobs and the modules of recipes/RECIPE, of which EVALUATION measures a policy.
 data_to_report() {
   local recipe=$1 evaluation=$2
   shift 2
 
-  skip data "$OUT/data/data.json" || phase data "$PYTHON" -m "recipes.$recipe.${recipe}_data" --output-dir "$OUT/data" \
-    --seed "$SEED" --test-size "$TEST_SIZE" --mean-error "$MEAN_ERROR"
+  skip data "$OUT/data/data.json" || phase data make_data "$recipe"
 
   skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m "recipes.$recipe.${recipe}_sft" \
     --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"

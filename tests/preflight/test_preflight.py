@@ -425,6 +425,23 @@ def fused_prm(path):
     return {**EIGHT, **FUSED, "actor_rollout_ref.model.path": model, "prm.engine.strategy": "fsdp2"}
 
 
+# The start of an answer comes without being asked for.
+NO_JOIN = {
+    "actor_rollout_ref.model.custom_chat_template": (
+        "{% for message in messages %}{{ message['content'] }}{% endfor %}A:"
+    )
+}
+PLAYS = {f"{ROLLOUT}.agent.default_agent_loop": "environment_agent"}
+
+
+def play_environment(path, name="number_path", text="At 3, go to 30.", seed=1, **changes):
+    info = {"environment": name, "seed": seed}
+    prompt = [{"role": "user", "content": text}]
+    rows = {"data_source": f"environment/{name}", "prompt": prompt, "extra_info": info}
+    file = write_parquet(path, **rows)
+    return {**PLAYS, TRAIN: file, "data.val_files": file, **changes}
+
+
 CHAT = "data.apply_chat_template_kwargs"
 NO_GYM = "" if find_spec("reasoning_gym") else "reasoning-gym is not installed: pip install"
 # Configuration, changes from a path that is free, and the one problem; empty where there is none.
@@ -450,6 +467,22 @@ FILES = [
      "32 of 32 prompts are longer than data.max_prompt_length=22 (up to 26 tokens)"),
     ("cpu", lambda path: {**of_qwen3(path), f"{CHAT}.enable_thinkin": False},
      f"does not read {CHAT}.enable_thinkin; correct the name, or leave it out"),
+    # environments
+    ("cpu", play_environment, ""),
+    ("cpu", lambda path: play_environment(path, text="x"),
+     "seed 1 of number_path begins otherwise than its prompt says; write the rows again"),
+    ("cpu", lambda path: play_environment(path, "number_pth"),
+     "there is no environment 'number_pth'; did you mean number_path?"),
+    ("cpu", lambda path: play_environment(path, seed="1"),
+     "extra_info must have environment and seed"),
+    ("cpu", lambda path: play_environment(
+        path, **{f"{ROLLOUT}.agent.default_agent_loop": "single_turn_agent"}),
+     "environment/number_path is played by an agent loop"),
+    ("cpu", lambda path: {**PLAYS, **train_on(path), "data.val_files": train_on(path)[TRAIN]},
+     "environment_agent plays environments, and gsm8k is none"),
+    ("cpu", lambda path: play_environment(path, **{TOOL_FILE: LOOP[TOOL_FILE]}),
+     "environment_agent calls no tools; leave it out"),
+    ("cpu", lambda path: play_environment(path, **NO_JOIN), "cannot add a turn to a dialogue"),
     # Tools are told in the prompt.
     ("cpu", lambda path: {**LOOP, **TOLD, "data.max_prompt_length": 2},
      "longer than data.max_prompt_length=2 (up to ", ),
