@@ -14,10 +14,10 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/quickstart/phases.sh"
 OUT="${OUT:-$ROOT/outputs/environment_quickstart}" # folder of the run
 SEED="${SEED:-0}"                                  # of episodes, warm start, order of the episodes, sampling
-MEAN_ERROR="${MEAN_ERROR:-0.25}"                   # how many moves of the demonstrators of the warm start are random
+MEAN_ERROR="${MEAN_ERROR:-0.45}"                   # how often the demonstrators of the warm start are wrong
 TRAIN_SIZE="${TRAIN_SIZE:-256}"                    # episodes to train on
 TEST_SIZE="${TEST_SIZE:-128}"                      # held-out episodes
-SFT_STEPS="${SFT_STEPS:-800}"                      # warm start: optimizer steps
+SFT_STEPS="${SFT_STEPS:-250}"                      # warm start: optimizer steps
 STEPS="${STEPS:-40}"                               # training steps
 PROMPTS="${PROMPTS:-16}"                           # episodes per step, after the filter
 ROLLOUTS="${ROLLOUTS:-4}"                          # rollouts of each episode

@@ -78,7 +78,7 @@ def format_report(run_dir: Path, summary: dict[str, Any]) -> str:
     )
     lines = [
         f"Moves that come nearer to the target, and invalid ones: {before}  ->  {after}",
-        "The model starts low by design: some moves of its demonstrators were drawn at random.",
+        "The model starts low by design: its demonstrators prefer wrong moves at some distances.",
     ]
     return describe_results(run_dir, summary, lines)
 

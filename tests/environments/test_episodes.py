@@ -146,7 +146,7 @@ def test_the_shortest_way_makes_steady_progress():
     for seed in range(50):
         game = NumberPath(most=30, distance=3, slack=1)
         text = game.reset(seed)
-        at, target = (int(number) for number in text[3:-1].split(", go to "))
+        at, target = (int(number) for number in text[3:].split(" (")[0].split(", go to "))
         gains = []
         for done in (False, False, True):
             distances = _count_moves(target, 30)
@@ -154,13 +154,13 @@ def test_the_shortest_way_makes_steady_progress():
             at = apply_move(at, move, 30)
             said, reward, ended, info = game.step(move)
             gains.append(info["progress"])
-            assert said == f"At {at}, go to {target}."
+            assert said == f"At {at}, go to {target} ({target - at:+d})."
             assert (ended, reward, info["success"]) == (done, float(done), done)
         assert gains == pytest.approx([1 / 3, 2 / 3, 1])
 
 
 def test_number_path_ends_at_its_limit_and_marks_invalid_texts():
-    _, *turns = asyncio.run(play("number_path:distance=2:slack=1", ["hello", "+1000", "*2 "]))
+    _, *turns = asyncio.run(play("number_path:distance=2:slack=1", ["hello", "+1000", "+5 "]))
     assert [turn.invalid for turn in turns[:2]] == [True, True]
     assert [turn.reward for turn in turns[:2]] == [-0.1, -0.1]
     assert turns[-1].done and not turns[-1].success
