@@ -95,6 +95,9 @@ TEXTS = {
     f"{_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state": (
         "sampling_params=sampling_params"
     ),
+    f"{_LOOP}.tool_agent_loop.ToolAgentLoop._handle_processing_tools_state": (
+        "agent_data.user_turns += 1"
+    ),
     "verl.experimental.reward_loop.reward_manager.naive.NaiveRewardManager.run_single": (
         'data_item.non_tensor_batch.get("extra_info", {})'
     ),
