@@ -392,7 +392,7 @@ class Trainer:
                 pulls = [target_NV[number_BT[rows][mini_batch.mask_BT]] for _, target_NV in targets]
                 log_prob_N, kl_NJ = distillation.log_probs_and_reverse_kl(logits_NV, token_N, pulls)
             else:
-                log_prob_N = logits_NV.float().log_softmax(-1).gather(1, token_N[:, None])[:, 0]
+                log_prob_N = mini_batch.log_probs(logits_NV)[mini_batch.mask_BT]
             advantage_N = advantage_BT[rows][mini_batch.mask_BT]
             ratio_N = (log_prob_N - mini_batch.old_BT[mini_batch.mask_BT]).exp()
             loss = torch.max(-advantage_N * ratio_N, -advantage_N * ratio_N.clamp(1 - clip, 1 + clip)).mean()

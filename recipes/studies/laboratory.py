@@ -153,32 +153,39 @@ def demonstrate(terms: str) -> str:
     return "\n".join([*lines, f"\\boxed{{{before}}}"])
 
 
-def write_warm_start(
-    task: SumTask, model: str, folder: Path, steps: int, lr: float, batch_size: int, seed: int
-) -> None:
-    """Train a model on demonstrations, in bfloat16 with weights in float32."""
+def train_on_demonstrations(
+    task: SumTask,
+    model: str,
+    steps: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+    kind: type[PackedRollouts] = MixedRollouts,
+) -> tuple[Any, list[float]]:
+    """Return a model that imitates demonstrations, and the loss of each step."""
     generator = torch.Generator().manual_seed(seed)
-    tokenizer = task.encoder.tokenizer
     learner = Learner(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), lr, 5)
     prompts = task.prompts(task.demonstrated)
     responses = [
         torch.tensor([*task.encoder.plain(demonstrate(get_terms(gold))), task.eos])
         for _, gold in task.demonstrated
     ]
-    for _ in trange(steps, desc=f"training {folder}"):
+    losses = []
+    for _ in trange(steps, desc=f"imitating {len(prompts)} demonstrations"):
         rows = torch.randperm(len(prompts), generator=generator)[:batch_size].tolist()
         chosen = [responses[row] for row in rows]
         response_BT = torch.nn.utils.rnn.pad_sequence(chosen, True, task.pad)
         length_B1 = torch.tensor([[len(response)] for response in chosen])
         mask_BT = torch.arange(response_BT.shape[1]) < length_B1
         prompt_BP, prompt_mask_BP = pad_left([prompts[row] for row in rows], task.pad)
-        batch = MixedRollouts(
+        batch = kind(
             prompt_BP, prompt_mask_BP, response_BT, mask_BT, group_B=torch.arange(len(rows))
         )
-        learner.minimize(-batch.log_probs(batch.logits(learner.model)).sum() / mask_BT.sum())
-    with write_atomically(folder) as temporary:
-        tokenizer.save_pretrained(temporary)
-        learner.model.save_pretrained(temporary)
+        logits_NV = batch.logits(learner.model).float()
+        loss = torch.nn.functional.cross_entropy(logits_NV, response_BT[mask_BT])
+        learner.minimize(loss)
+        losses.append(round(float(loss), 4))
+    return learner.model, losses
 
 
 class StudyTrainer(Trainer):
@@ -270,7 +277,10 @@ def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
         if not start.exists():
             print(f"{start}: training the start", flush=True)
             if warm_start:
-                write_warm_start(task, str(model), start, **warm_start)
+                trained, _ = train_on_demonstrations(task, str(model), **warm_start)
+                with write_atomically(start) as temporary:
+                    task.encoder.tokenizer.save_pretrained(temporary)
+                    trained.save_pretrained(temporary)
             else:
                 write_start(task, start)
     except (TypeError, SourceError) as error:

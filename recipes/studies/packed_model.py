@@ -7,7 +7,7 @@ They replace ``Rollouts`` and ``sample`` there. The numbers are the same but for
   only attention has rows;
 - responses that ended leave the batch while others are sampled;
 - sampling keeps the log-probabilities of its tokens, so that no pass computes them again;
-- logits exist for tokens of responses only;
+- logits exist for tokens of responses only, and in float32 for 256 tokens at a time;
 - layers of a PRM that are not trained are computed once per batch;
 - products are in bfloat16 where ``MixedRollouts`` is used; weights, sums over layers,
   normalizations and losses stay in float32.
@@ -25,6 +25,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from examples.minimal_prime import Rollouts, pad_left
+from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
 
 NAME = "prime_ext_packed"  # of the attention below, among those of transformers
 
@@ -59,7 +60,6 @@ class PackedRollouts(NamedTuple):
 
     mixed = False
     rows = Rollouts.rows
-    log_probs = Rollouts.log_probs
 
     def autocast(self) -> torch.autocast:
         """Return the context in which models run."""
@@ -103,6 +103,14 @@ class PackedRollouts(NamedTuple):
             source_BT = packing.source_BL[:, self.prompt_BP.shape[1] - 1 : -1]
             hidden_ND = hidden_ND[source_BT[self.mask_BT]]
             return model.get_output_embeddings()(model.get_decoder().norm(hidden_ND))
+
+    def log_probs(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        """Return log-probabilities ``(B, T)`` of the response tokens, 0 outside the mask."""
+        token_N = self.response_BT[self.mask_BT]
+        log_prob_N, _ = log_probs_and_reverse_kl(logits_NV, token_N, [])
+        return torch.zeros_like(self.mask_BT, dtype=torch.float32).masked_scatter(
+            self.mask_BT, log_prob_N
+        )
 
     def embed(self, model: Any, packing: Packing) -> torch.Tensor:
         """Return the embeddings ``(N, D)`` of the tokens."""

@@ -5,7 +5,8 @@
 
 Plain passes are those of examples/minimal_prime.py in float32; packed ones are those of
 recipes/studies/packed_model.py. All start from the study's warm start, which is trained if it is
-missing. Times are seconds of the processor per step, because a shared machine may stop a process at
+missing. The losses are those of the first steps of that start, on the same batches. Times are
+seconds of the processor per step, because a shared machine may stop a process at
 any time; those of grading are of the clock, as other processes grade. The memory is the largest so
 far. Prints and writes pretrained_step.json.
 """
@@ -21,7 +22,7 @@ from typing import Any
 import harness
 
 from examples.minimal_prime import build_settings
-from recipes.studies.laboratory import PRECISIONS, StudyTrainer, make_task
+from recipes.studies.laboratory import PRECISIONS, StudyTrainer, make_task, train_on_demonstrations
 from recipes.studies.packed_model import sample
 from recipes.studies.study_report import read_study
 
@@ -63,7 +64,7 @@ def measure(trainer: StudyTrainer, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = harness.parser(__doc__, steps=2).parse_args()
+    options = harness.parser(__doc__, steps=2, imitation_steps=20).parse_args()
     study = read_study("pretrained")
     task, start = make_task(study, Path("outputs"))
     results: dict[str, Any] = defaultdict(dict)
@@ -75,7 +76,13 @@ def main() -> None:
                 trainer.sample = partial(sample, kind=PRECISIONS[precision])
             results[passes][method] = measure(trainer, options.steps)
             print(passes, method, results[passes][method], flush=True)
-    harness.record(options, {"seconds": results})
+    warm_start = {**study["warm_start"], "steps": options.imitation_steps}
+    del warm_start["folder"]
+    losses = {
+        precision: train_on_demonstrations(task, study["model"], **warm_start, kind=kind)[1]
+        for precision, kind in PRECISIONS.items()
+    }
+    harness.record(options, {"seconds": results, "imitation_losses": losses})
 
 
 if __name__ == "__main__":
