@@ -23,11 +23,11 @@ from typing import Any
 import harness
 
 from examples.minimal_prime import build_settings
-from recipes.studies.laboratory import StudyTrainer, make_task, train_on_demonstrations
-from recipes.studies.packed_model import MixedRollouts, PackedRollouts, sample
+from recipes.studies.laboratory import PRECISIONS, StudyTrainer, make_task, train_on_demonstrations
+from recipes.studies.packed_model import MixedRollouts, sample
 from recipes.studies.study_report import read_study
 
-PASSES = {"packed_bfloat16": MixedRollouts, "packed_float32": PackedRollouts, "plain_float32": None}
+PASSES = {"packed_bfloat16": MixedRollouts, "plain_float32": None}
 METHODS = ("rloo", "distilled")
 
 
@@ -61,16 +61,14 @@ def measure(trainer: StudyTrainer, first: int, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, steps=2, imitation_steps=20)
-    parser.add_argument("--passes", nargs="+", choices=list(PASSES), default=list(PASSES))
-    options = parser.parse_args()
+    options = harness.parser(__doc__, steps=1, imitation_steps=20).parse_args()
     study = read_study("pretrained")
     task, start = make_task(study, Path("outputs"))
-    results: dict[str, Any] = {"seconds_per_step": defaultdict(dict), "imitation_losses": {}}
+    results: dict[str, Any] = {"imitation_losses": {}, "seconds_per_step": defaultdict(dict)}
     warm_start = {**study["warm_start"], "steps": options.imitation_steps}
     del warm_start["folder"]
-    for passes in options.passes:
-        kind = PASSES[passes]
+    # Record after each part, as all of them take half an hour.
+    for passes, kind in PASSES.items():
         for method in METHODS:
             changes = dict(word.split("=", 1) for word in [*study["words"], "actor.lr=2e-5"])
             trainer = StudyTrainer(task, build_settings(method, changes), 0, start)
@@ -78,12 +76,11 @@ def main() -> None:
                 trainer.sample = partial(sample, kind=kind)
             times = measure(trainer, 1, options.steps) if kind else measure(trainer, 0, 1)
             results["seconds_per_step"][passes][method] = times
-            # After each part, as all of them take half an hour.
             harness.record(options, results)
-        if kind:
-            _, losses = train_on_demonstrations(task, study["model"], **warm_start, kind=kind)
-            results["imitation_losses"][passes] = losses
-            harness.record(options, results)
+    for precision, kind in PRECISIONS.items():
+        _, losses = train_on_demonstrations(task, study["model"], **warm_start, kind=kind)
+        results["imitation_losses"][precision] = losses
+        harness.record(options, results)
 
 
 if __name__ == "__main__":
