@@ -12,8 +12,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, logging
 
 from examples.minimal_prime import METHODS, ChainTask, Rollouts, build_settings
 from prime_ext.prm.frozen_layers import train_last_layers
-from recipes.studies.laboratory import StudyTrainer, demonstrate, label_steps, sum_steps
+from prime_ext.utils.text_tokens import TextEncoder
+from recipes.studies.laboratory import (
+    StudyTrainer,
+    SumTask,
+    demonstrate,
+    get_terms,
+    label_steps,
+    sum_steps,
+)
 from recipes.studies.packed_model import MixedRollouts, PackedRollouts, sample
+from recipes.tiny_model import byte_tokenizer, write_model
 
 N_PER_GROUP = 3
 CHAIN = ChainTask(length=3)
@@ -157,9 +166,6 @@ def test_bfloat16_is_in_products_only(model):
 @pytest.fixture
 def sums(tmp_path):
     pytest.importorskip("reasoning_gym")
-    from recipes.studies.laboratory import SumTask
-    from recipes.tiny_model import write_model
-
     write_model(tmp_path / "model")
     return SumTask(str(tmp_path / "model"), "max_digits=1", 99, train=8, demonstrations=8)
 
@@ -180,18 +186,12 @@ def test_demonstrations_solve_their_problems(sums):
     assert len(problems) == 8 and not {gold for _, gold in problems} & {
         gold for rows in sums.rows.values() for _, gold in rows
     }
-    texts = [demonstrate(terms(problem)) for problem in problems]
+    texts = [demonstrate(get_terms(gold)) for _, gold in problems]
     rollouts = as_rollouts(sums, problems, texts)
     assert sums.verify(problems, rollouts.response_BT).tolist() == [1.0] * 8
     label_BT, is_end_BT = label_steps(sums, rollouts)
     assert is_end_BT.sum(1).tolist() == [text.count("\n") for text in texts]
     assert torch.equal(label_BT.bool(), is_end_BT)
-
-
-def terms(problem):
-    from recipes.studies.laboratory import get_terms
-
-    return get_terms(problem[1])
 
 
 @pytest.mark.parametrize(
@@ -206,12 +206,7 @@ def terms(problem):
     ],
 )
 def test_a_line_is_labeled_by_the_result_before_it(response, labels):
-    from recipes.studies.laboratory import SumTask
-    from recipes.tiny_model import byte_tokenizer
-
     task = object.__new__(SumTask)
-    from prime_ext.utils.text_tokens import TextEncoder
-
     task.encoder = TextEncoder(byte_tokenizer())
     task.pad = task.eos = 1
     gold = repr(
