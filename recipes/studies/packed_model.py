@@ -29,7 +29,7 @@ NAME = "prime_ext_packed"  # of the attention below, among those of transformers
 
 
 class Packing(NamedTuple):
-    """Where the tokens ``(N,)`` of a batch are in its rows ``(B, L)``; prompts of a group are one.
+    """Places of the tokens ``(N,)`` of a batch in its rows ``(B, L)``; prompts of a group are one.
 
     ``place_N`` indexes the flattened rows, ``source_BL`` the tokens.
     """
