@@ -155,8 +155,7 @@ class TextTask:
         self.pad = self.eos = self.encoder.tokenizer.eos_token_id
 
     def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[tuple[Any, str]]:
-        rows = self.rows[held_out]
-        return [rows[index] for index in torch.randperm(len(rows), generator=generator)[:count]]
+        return [self.rows[held_out][k] for k in torch.randperm(len(self.rows[held_out]), generator=generator)[:count]]
 
     def prompts(self, problems: Sequence[tuple[Any, str]]) -> list[list[int]]:
         has_template = bool(self.encoder.tokenizer.chat_template)
@@ -182,7 +181,7 @@ class Rollouts(NamedTuple):
     reference_BT: torch.Tensor | None = None  # and under the PRM's reference
 
     def rows(self, index_B: torch.Tensor) -> "Rollouts":
-        return Rollouts(*(None if tensor is None else tensor[index_B] for tensor in self))
+        return self._make(None if tensor is None else tensor[index_B] for tensor in self)
 
     def model_inputs(self, start: int = 0, stop: int | None = None) -> dict[str, torch.Tensor]:
         """Return the token ids of the positions ``[start, stop)``, and what a model must know about left padding."""
@@ -195,12 +194,14 @@ class Rollouts(NamedTuple):
         return {"input_ids": ids_BL, "attention_mask": seen_BL, "position_ids": position_BL}
 
     def logits(self, model: Any) -> torch.Tensor:
-        """Return the logits ``(B, T, V)`` from which each token of the responses was drawn, in one pass."""
-        return model(**self.model_inputs(stop=-1), use_cache=False, logits_to_keep=self.response_BT.shape[1]).logits
+        """Return the logits ``(N, V)`` from which the valid tokens of the responses were drawn, in one pass."""
+        inputs = self.model_inputs(stop=-1)
+        return model(**inputs, use_cache=False, logits_to_keep=self.response_BT.shape[1]).logits[self.mask_BT]
 
-    def log_probs(self, logits_BTV: torch.Tensor) -> torch.Tensor:
-        """Return log pi(y_t | x, y_<t) of the response tokens, ``(B, T)`` float32."""
-        return logits_BTV.float().log_softmax(-1).gather(-1, self.response_BT[..., None])[..., 0]
+    def log_probs(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        """Return log pi(y_t | x, y_<t) of the response tokens, ``(B, T)`` float32, 0 outside the mask."""
+        log_prob_N1 = logits_NV.float().log_softmax(-1).gather(1, self.response_BT[self.mask_BT][:, None])
+        return torch.zeros(self.mask_BT.shape, device=logits_NV.device).masked_scatter(self.mask_BT, log_prob_N1)
 
 
 def pad_left(rows: list[list[int]], pad: int, device: Any = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
@@ -273,7 +274,7 @@ def write_start(task: ChainTask, folder: Path, steps: int = 1500, batch_size: in
 
 # ---- training --------------------------------------------------------------------------------------------------------
 PRMOutputs = tuple[torch.Tensor, torch.Tensor | None]  # q_t = log phi - log ref, (B, T); the PRM's logits, if needed
-Targets = list[tuple[float, torch.Tensor]]  # weights and logits (B, T, V) of what the policy is pulled towards
+Targets = list[tuple[float, torch.Tensor]]  # weights and logits (N, V) of what the policy is pulled towards
 
 
 class Trainer:
@@ -281,6 +282,7 @@ class Trainer:
 
     def __init__(self, task: Any, settings: Mapping[str, Any], seed: int, start: str | Path, device: str = "cpu"):
         self.task = task
+        self.sample = sample
         self.settings = settings
         self.device = device
         self.problem_rng, self.prm_rng = (torch.Generator().manual_seed(10 * seed + k) for k in (1, 2))
@@ -311,14 +313,15 @@ class Trainer:
         """Return judged rollouts of new problems."""
         n = self.settings["rollout.n"]
         problems = [p for p in self.task.draw(self.settings["rollout.prompts"], self.problem_rng) for _ in range(n)]
-        rollouts = sample(self.policy.model, self.task, problems, self.sample_rng)
-        outcome_B = self.task.verify(problems, rollouts.response_BT.cpu()).to(self.device)
-        group_B = torch.arange(len(problems), device=self.device) // n
+        batch = self.sample(self.policy.model, self.task, problems, self.sample_rng)
+        outcome_B = self.task.verify(problems, batch.response_BT.cpu()).to(self.device)
+        batch = batch._replace(outcome_B=outcome_B, group_B=torch.arange(len(problems), device=self.device) // n)
         self.rollouts += len(problems)
-        old_BT = rollouts.log_probs(rollouts.logits(self.policy.model))
-        reference_BT = rollouts.log_probs(rollouts.logits(self.reference)) if self.reference else old_BT
-        return Rollouts(*rollouts[:4], outcome_B, group_B, old_BT, reference_BT)
+        old_BT = batch.log_probs(batch.logits(self.policy.model)) if batch.old_BT is None else batch.old_BT
+        reference_BT = batch.log_probs(batch.logits(self.reference)) if self.reference else old_BT
+        return batch._replace(old_BT=old_BT, reference_BT=reference_BT)
 
+    @torch.no_grad()
     def learn_and_score(self, batch: Rollouts) -> tuple[float, PRMOutputs]:
         """Train the PRM on the outcomes; return the gate, and the scores that the policy is trained with."""
         if self.settings["prime.process.form"] == "kl":  # PRIME-D: learn first, then read the distribution
@@ -333,11 +336,11 @@ class Trainer:
         self.shares["gate"].append((gate, 1.0))
         return gate, scores
 
-    @torch.no_grad()
     def score(self, batch: Rollouts) -> PRMOutputs:
-        logits_BTV = batch.logits(self.prm.model)
-        return implicit_reward.log_ratio(batch.log_probs(logits_BTV), batch.reference_BT, batch.mask_BT), logits_BTV
+        logits_NV = batch.logits(self.prm.model)
+        return implicit_reward.log_ratio(batch.log_probs(logits_NV), batch.reference_BT, batch.mask_BT), logits_NV
 
+    @torch.enable_grad()
     def update_prm(self, batch: Rollouts) -> torch.Tensor:
         """Minimize the cross-entropy of the outcomes; return q_t of each row before it was first learned from."""
         ce = prm_losses.PRM_LOSSES["ce"]
@@ -346,8 +349,7 @@ class Trainer:
             self.prm.bias.data.fill_(prm_losses.compute_logit(float(batch.outcome_B.mean())))
         for rows in torch.randperm(len(first_BT), generator=self.prm_rng).split(self.settings["prm.mini_batch_size"]):
             mini_batch = batch.rows(rows)
-            log_prob_BT = mini_batch.log_probs(mini_batch.logits(self.prm.model))
-            q_BT = implicit_reward.log_ratio(log_prob_BT, mini_batch.reference_BT, mini_batch.mask_BT)
+            q_BT, _ = self.score(mini_batch)
             first_BT[rows] = q_BT.detach()
             fields = ce.prepare(mini_batch.outcome_B, mini_batch.group_B, torch.ones_like(mini_batch.outcome_B))
             fields = replace(fields, weight_B=fields.weight_B / len(rows))
@@ -376,32 +378,30 @@ class Trainer:
             distillation.update_average(*weights, self.settings["prime.anchor.decay"])
             targets.append((self.settings["prime.anchor.coefficient"] * (1 - gate), batch.logits(self.average)))
         # Left out, not multiplied by zero: a shut gate leaves the same bits as no PRM.
-        return [(weight, logits_BTV) for weight, logits_BTV in targets if weight > 0]
+        return [(weight, logits_NV) for weight, logits_NV in targets if weight > 0]
 
     def update_policy(self, batch: Rollouts, advantage_BT: torch.Tensor, targets: Targets) -> None:
         """One pass over the batch: PPO's clipped loss, and the divergences from the targets; means over tokens."""
-        clip = self.settings["actor.clip_ratio"]
-        order_B = torch.randperm(len(batch.mask_BT), generator=self.problem_rng)
-        for rows in order_B.chunk(self.settings["actor.mini_batches"]):
+        clip, mini_batches = (self.settings[f"actor.{name}"] for name in ("clip_ratio", "mini_batches"))
+        number_BT = (batch.mask_BT.flatten().cumsum(0) - 1).view_as(batch.mask_BT)  # of each valid token
+        for rows in torch.randperm(len(batch.mask_BT), generator=self.problem_rng).chunk(mini_batches):
             mini_batch = batch.rows(rows)
-            logits_NV = mini_batch.logits(self.policy.model)[mini_batch.mask_BT]
+            logits_NV = mini_batch.logits(self.policy.model)
             token_N = mini_batch.response_BT[mini_batch.mask_BT]
             if targets:
-                pulls = [logits_BTV[rows][mini_batch.mask_BT] for _, logits_BTV in targets]
+                pulls = [target_NV[number_BT[rows][mini_batch.mask_BT]] for _, target_NV in targets]
                 log_prob_N, kl_NJ = distillation.log_probs_and_reverse_kl(logits_NV, token_N, pulls)
             else:
-                log_prob_N = logits_NV.float().log_softmax(-1).gather(1, token_N[:, None])[:, 0]
+                log_prob_N = mini_batch.log_probs(logits_NV)[mini_batch.mask_BT]
             advantage_N = advantage_BT[rows][mini_batch.mask_BT]
             ratio_N = (log_prob_N - mini_batch.old_BT[mini_batch.mask_BT]).exp()
             loss = torch.max(-advantage_N * ratio_N, -advantage_N * ratio_N.clamp(1 - clip, 1 + clip)).mean()
-            for j, (weight, _) in enumerate(targets):
-                loss = loss + weight * kl_NJ[:, j].mean()
-            self.policy.minimize(loss)
+            self.policy.minimize(loss + sum(weight * kl_NJ[:, j].mean() for j, (weight, _) in enumerate(targets)))
 
     def evaluate(self) -> dict[str, float | int]:
         """Return the accuracy on held-out problems at temperature 1; of the PRM, means since the last evaluation."""
         problems = self.task.draw(self.task.held_out, torch.Generator().manual_seed(987), held_out=True)
-        self.held_out = sample(self.policy.model, self.task, problems, torch.Generator(self.device).manual_seed(5))
+        self.held_out = self.sample(self.policy.model, self.task, problems, torch.Generator(self.device).manual_seed(5))
         accuracy = float(self.task.verify(problems, self.held_out.response_BT.cpu()).mean())
         point = {"rollouts": self.rollouts, "accuracy": round(accuracy, 4)}
         for name, shares in self.shares.items():

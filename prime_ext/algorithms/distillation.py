@@ -44,8 +44,10 @@ def _measure(
 ) -> tuple[torch.Tensor, ...]:
     """Return the tokens' log-probabilities, KL to each target, log-sums of policy and targets."""
     (log_p_CV, *log_targets), log_sums = zip(*map(_log_softmax, (logits_CV, *targets)), strict=True)
-    divergences = [reverse_kl(log_p_CV, log_target_CV) for log_target_CV in log_targets]
-    return log_p_CV.gather(1, token_C1), torch.stack(divergences, -1), torch.stack(log_sums, -1)
+    kl_CJ = log_p_CV.new_empty((len(log_p_CV), len(log_targets)))
+    for j, log_target_CV in enumerate(log_targets):
+        kl_CJ[:, j] = reverse_kl(log_p_CV, log_target_CV)
+    return log_p_CV.gather(1, token_C1), kl_CJ, torch.stack(log_sums, -1)
 
 
 def _slope(
@@ -129,6 +131,7 @@ def log_probs_and_reverse_kl(
         logits_NV: the policy's logits, divided by the temperature.
         token_N: the sampled tokens, ``0 <= id < V``.
         target_logits: logits ``(N, V)`` of each target, divided by the temperature; constants.
+            May be empty.
         chunk: tokens whose distributions are held at once.
         fused: compile the computation of a chunk (torch.compile).
 

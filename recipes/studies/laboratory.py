@@ -2,40 +2,56 @@
 """Runs of studies in one process, by an extended trainer of examples/minimal_prime.py.
 
 It adds wrong labels, times and labels of steps. The task is chains, or a task of reasoning-gym for
-a pretrained model.
+a pretrained model, whose passes are those of :mod:`recipes.studies.packed_model`.
 """
 
+import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from transformers import AutoTokenizer, logging
+from tqdm import trange
+from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 from examples.minimal_prime import (
     ChainTask,
+    Learner,
     PRMOutputs,
-    Rollouts,
     TextTask,
     Trainer,
     build_settings,
+    pad_left,
     write_start,
 )
 from prime_ext.algorithms.prm_accuracy import count_pairs
-from prime_ext.config.checks import SettingsError
+from prime_ext.config.checks import SettingsError, read
+from prime_ext.generate.prm_description import versions
 from prime_ext.tasks.gym_problems import generate
-from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.files import read_json, write_atomically, write_json
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import check_identity
 from prime_ext.utils.text_tokens import TextEncoder
-from prime_ext.verifiers.gym_verifier import GymVerifier
+from prime_ext.verifiers.gym_verifier import GymVerifier, read_problem
+from recipes.studies.packed_model import MixedRollouts, PackedRollouts, sample
 
-CURVE = ("rollouts", "seconds", "accuracy", "step_accuracy", "pair_accuracy", "gate", "step_auc")
+CURVE = (
+    *("rollouts", "seconds", "accuracy", "step_accuracy", "pair_accuracy", "gate", "step_auc"),
+    "kl_from_start",
+)
+PRECISIONS = {"bfloat16": MixedRollouts, "float32": PackedRollouts}
 
 
-def label_steps(task: ChainTask, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return labels of results (1: right from the value before) and their mask, both ``(B, T)``."""
+def label_steps(task: Any, rollouts: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return labels at the ends of steps (1: right from the value before) and the mask of ends.
+
+    Both are ``(B, T)``. Chains have a step per result, sums one per line.
+    """
+    if isinstance(task, SumTask):
+        return task.label_lines(rollouts)
     operation_BK = rollouts.prompt_BP[:, 2:-1] - task.first_operation
     response_BT = rollouts.response_BT
     before_BK = response_BT[:, 0:-3:2]
@@ -75,22 +91,122 @@ class GymTask(TextTask):
         self.verifier = GymVerifier()
 
 
+class SumTask(GymTask):
+    """Sums of reasoning-gym's ``chain_sum`` as bare terms, such as ``4 - 1 + 7 =``.
+
+    ``sums`` are its parameters. A response has one line per operation and then the boxed result,
+    as ``demonstrate`` writes it. ``demonstrations`` are the number of problems for the warm start.
+    """
+
+    def __init__(
+        self, model: str, sums: str, limit: int, train: int = 4000, demonstrations: int = 512
+    ):
+        super().__init__(model, f"chain_sum:{sums}", limit, train + demonstrations)
+        self.demonstrated = self.rows[False][train:]
+        self.rows[False] = self.rows[False][:train]
+
+    def prompts(self, problems: Sequence[tuple[Any, str]]) -> list[list[int]]:
+        return [self.encoder.plain(f"{get_terms(gold)} =\n") for _, gold in problems]
+
+    def label_lines(self, rollouts: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return labels of lines at their last tokens, and the mask of these, both ``(B, T)``.
+
+        A line is right if it continues from the result of the line before it, or from the first
+        term, with the next term of the problem. Lines after the last term do not count.
+        """
+        label_BT = torch.zeros(rollouts.response_BT.shape)
+        is_end_BT = torch.zeros(rollouts.response_BT.shape, dtype=torch.bool)
+        for row, prompt in enumerate(self.encoder.tokenizer.batch_decode(rollouts.prompt_BP)):
+            terms = re.findall(r"[+-] \d+|\d+", prompt)
+            valid_N = rollouts.response_BT[row][rollouts.mask_BT[row]]
+            tokens = self.encoder.tokenizer.batch_decode(valid_N[:, None])
+            ends = [t for t, token in enumerate(tokens) if "\n" in token][: len(terms) - 1]
+            starts = [0, *(end + 1 for end in ends)]
+            before = terms[0]
+            for start, end, term in zip(starts, ends, terms[1:], strict=False):
+                line = "".join(tokens[start:end])
+                label_BT[row, end] = float(line == add_term(before, term))
+                is_end_BT[row, end] = True
+                before = line.rpartition("= ")[2]
+        return label_BT, is_end_BT
+
+
+def get_terms(gold: str) -> str:
+    """Return the terms of a problem, such as ``4 - 1 + 7``."""
+    return read_problem(gold)["metadata"]["expression"]
+
+
+def add_term(before: str, term: str) -> str:
+    """Return a line such as ``4 - 1 = 3``, or "" if ``before`` is not a number."""
+    if not re.fullmatch(r"-?\d{1,9}", before):
+        return ""
+    return f"{before} {term} = {int(before) + int(term.replace(' ', ''))}"
+
+
+def demonstrate(terms: str) -> str:
+    """Return a response with one line per operation and the boxed result."""
+    before, *others = re.findall(r"[+-] \d+|\d+", terms)
+    lines = []
+    for term in others:
+        lines.append(add_term(before, term))
+        before = lines[-1].rpartition("= ")[2]
+    return "\n".join([*lines, f"\\boxed{{{before}}}"])
+
+
+def train_on_demonstrations(
+    task: SumTask,
+    model: str,
+    steps: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+    kind: type[PackedRollouts] = MixedRollouts,
+) -> tuple[Any, list[float]]:
+    """Return a model that imitates demonstrations, and the loss of each step."""
+    generator = torch.Generator().manual_seed(seed)
+    learner = Learner(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), lr, 5)
+    prompts = task.prompts(task.demonstrated)
+    responses = [
+        torch.tensor([*task.encoder.plain(demonstrate(get_terms(gold))), task.eos])
+        for _, gold in task.demonstrated
+    ]
+    losses = []
+    for _ in trange(steps, desc=f"imitating {len(prompts)} demonstrations"):
+        rows = torch.randperm(len(prompts), generator=generator)[:batch_size].tolist()
+        chosen = [responses[row] for row in rows]
+        response_BT = torch.nn.utils.rnn.pad_sequence(chosen, True, task.pad)
+        length_B1 = torch.tensor([[len(response)] for response in chosen])
+        mask_BT = torch.arange(response_BT.shape[1]) < length_B1
+        prompt_BP, prompt_mask_BP = pad_left([prompts[row] for row in rows], task.pad)
+        batch = kind(
+            prompt_BP, prompt_mask_BP, response_BT, mask_BT, group_B=torch.arange(len(rows))
+        )
+        logits_NV = batch.logits(learner.model).float()
+        loss = torch.nn.functional.cross_entropy(logits_NV, response_BT[mask_BT])
+        learner.minimize(loss)
+        losses.append(round(float(loss), 4))
+    return learner.model, losses
+
+
 class StudyTrainer(Trainer):
     """A trainer that inverts the share ``flipped`` of the outcomes, but not in evaluation.
 
-    With ``shuffled`` the PRM learns from the outcomes of other responses, a control.
+    With ``shuffled`` the PRM learns from the outcomes of other responses, a control. ``seconds``
+    are those of the processor, so that other work on the machine does not count. ``origin`` is the
+    model before training, if the divergence from it is measured.
     """
 
     flipped = 0.0
     seconds = 0.0
     shuffled = False
+    origin: Any = None
 
     def step(self) -> None:
-        started = time.perf_counter()
+        started = time.process_time()
         super().step()
-        self.seconds += time.perf_counter() - started
+        self.seconds += time.process_time() - started
 
-    def collect(self) -> Rollouts:
+    def collect(self) -> Any:
         batch = super().collect()
         if self.flipped == 0:
             return batch
@@ -99,50 +215,76 @@ class StudyTrainer(Trainer):
             outcome_B=torch.where(flipped_B, 1 - batch.outcome_B, batch.outcome_B)
         )
 
-    def learn_and_score(self, batch: Rollouts) -> tuple[float, PRMOutputs]:
+    def learn_and_score(self, batch: Any) -> tuple[float, PRMOutputs]:
         if self.shuffled:
             order_B = torch.randperm(len(batch.outcome_B), generator=self.prm_rng)
             batch = batch._replace(outcome_B=batch.outcome_B[order_B])
+        if isinstance(batch, PackedRollouts) and self.settings["prm.trainable_layers"]:
+            batch = batch.keep_frozen_layers(self.prm.model)
         gate, scores = super().learn_and_score(batch)
-        if not isinstance(self.task, ChainTask):
+        if not isinstance(self.task, ChainTask | SumTask):
             return gate, scores
-        label_BT, is_result_BT = label_steps(self.task, batch)
-        # The results of all steps as one group: the share of right ones that score above wrong
-        # ones.
-        score_N = scores[0][is_result_BT]
-        label_N = label_BT[is_result_BT]
+        label_BT, is_end_BT = label_steps(self.task, batch)
+        score_N = (
+            scores[0][is_end_BT]
+            if isinstance(self.task, ChainTask)
+            else sum_steps(scores[0], is_end_BT)
+        )
+        label_N = label_BT[is_end_BT]
+        # All steps as one group: the share of right ones that score above wrong ones.
         auc = count_pairs(score_N, label_N, torch.zeros_like(label_N, dtype=torch.long)).accuracy
         if auc is not None:
             self.shares["step_auc"].append((auc, 1.0))
         return gate, scores
 
+    @torch.no_grad()
     def evaluate(self) -> dict[str, float | int]:
         point = super().evaluate() | {"seconds": round(self.seconds, 3)}
-        if not isinstance(self.task, ChainTask):
+        if self.origin is not None:
+            batch = self.held_out.rows(torch.arange(64))
+            ratio_BT = batch.old_BT - batch.log_probs(batch.logits(self.origin))
+            point["kl_from_start"] = round(float(ratio_BT.sum(1).mean()), 4)
+        if not isinstance(self.task, ChainTask | SumTask):
             return point
-        label_BT, is_result_BT = label_steps(self.task, self.held_out)
-        return point | {"step_accuracy": round(float(label_BT.sum() / is_result_BT.sum()), 4)}
+        label_BT, is_end_BT = label_steps(self.task, self.held_out)
+        return point | {"step_accuracy": round(float(label_BT.sum() / is_end_BT.sum()), 4)}
+
+
+def sum_steps(score_BT: torch.Tensor, is_end_BT: torch.Tensor) -> torch.Tensor:
+    """Return the sum of scores ``(N,)`` of each step, from the end of the one before it."""
+    total_N = score_BT.cumsum(1)[is_end_BT]
+    is_first_N = (is_end_BT.cumsum(1) == 1)[is_end_BT]
+    return total_N - total_N.roll(1).masked_fill(is_first_N, 0.0)
 
 
 def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
     """Return the task of a study, and the folder of the model that all runs start from.
 
-    For chains, that model is trained if it is missing. ``SettingsError``: a field of the task is
-    unknown or wrong, or a pretrained model is missing.
+    For chains, and where the study has a ``warm_start``, that model is trained if it is missing.
+    ``SettingsError``: a field of the task is unknown or wrong, or a pretrained model is missing.
     """
     fields = dict(study["task"])
-    start = Path(study.get("model", folder / "start"))
+    model = Path(study.get("model", folder / "start"))
     fields.pop("flipped", None)
-    if "model" in study and not (start / "config.json").exists():
-        fetch = f"python -m recipes.pretrained.fetch --output-dir {start}"
-        raise SettingsError(f"model: there is no model in {start}; {fetch} gets one")
+    if "model" in study and not (model / "config.json").exists():
+        fetch = f"python -m recipes.pretrained.fetch --output-dir {model}"
+        raise SettingsError(f"model: there is no model in {model}; {fetch} gets one")
+    kind = SumTask if "sums" in fields else GymTask
     try:
-        task = GymTask(str(start), **fields) if "model" in study else ChainTask(**fields)
+        task = kind(str(model), **fields) if "model" in study else ChainTask(**fields)
+        warm_start = dict(study.get("warm_start", {}))
+        start = Path(warm_start.pop("folder", model))
+        if not start.exists():
+            print(f"{start}: training the start", flush=True)
+            if warm_start:
+                trained, _ = train_on_demonstrations(task, str(model), **warm_start)
+                with write_atomically(start) as temporary:
+                    task.encoder.tokenizer.save_pretrained(temporary)
+                    trained.save_pretrained(temporary)
+            else:
+                write_start(task, start)
     except (TypeError, SourceError) as error:
         raise SettingsError(f"task: {error}") from error
-    if not start.exists():
-        print(f"{start}: training the start", flush=True)
-        write_start(task, start)
     return task, start
 
 
@@ -158,9 +300,13 @@ def run(
     method = next((word for word in words if "=" not in word), name)
     changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)
     shuffled = changes.pop("shuffled", "false") == "true"
+    precision = changes.pop("precision", "bfloat16")
+    read(Literal[tuple(PRECISIONS)], precision, "precision")
     settings = build_settings(method, changes)
     plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
     plan |= {"shuffled": True} if shuffled else {}
+    if "model" in study:
+        plan |= {"warm_start": study.get("warm_start"), "precision": precision}
     folder = output / study["name"]
     path = (
         folder
@@ -177,11 +323,14 @@ def run(
     trainer = StudyTrainer(task, settings, seed, start)
     trainer.flipped = study["task"].get("flipped", 0.0)
     trainer.shuffled = shuffled
-    every = (
-        study["every"] * settings["rollout.prompts"] * settings["rollout.n"]
-        if "every" in study
-        else 160
-    )
+    every = 160
+    record = {}
+    if "model" in study:
+        every = study["every"] * settings["rollout.prompts"] * settings["rollout.n"]
+        trainer.sample = partial(sample, kind=PRECISIONS[precision])
+        trainer.origin = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+        digest = hashlib.sha256((start / "model.safetensors").read_bytes()).hexdigest()
+        record = {"start": digest, "versions": versions()}
     points = []
     for point in trainer.train(study["rollouts"], every):
         points.append(point)
@@ -189,8 +338,6 @@ def run(
             print(f"{path.stem}: {point}", flush=True)
     print(f"{path}: {points[-1]['accuracy']:.1%}", flush=True)
     curve = {key: [point.get(key) for point in points] for key in CURVE}
-    write_json(
-        path,
-        plan | {"curve": {key: values for key, values in curve.items() if set(values) != {None}}},
-    )
+    curve = {key: values for key, values in curve.items() if set(values) != {None}}
+    write_json(path, plan | record | {"curve": curve})
     return read_json(path)["curve"]

@@ -10,19 +10,21 @@ A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 
 - ``task``, fields of examples/minimal_prime.py's task (and ``flipped``, a share of wrong outcomes),
   with a budget of ``rollouts`` and, for tuning, of ``tuning_rollouts``; or with ``model``, a
-  folder, the task is ``reasoning_gym`` (a name with parameters), the ``limit`` of a response in
-  tokens, and the number of ``train`` problems;
+  folder, the task is ``reasoning_gym`` (a name with parameters) or ``sums`` (parameters of
+  ``chain_sum``), the ``limit`` of a response in tokens, and the number of ``train`` problems;
+- with ``sums``, ``warm_start``: the ``folder`` of the model that all runs start from, and how it
+  learns from demonstrations if it is missing (``steps``, ``lr``, ``batch_size``, ``seed``);
 - or ``through_verl`` with ``steps`` and ``options`` of the task;
 - ``every`` (steps between evaluations) and ``words`` of all runs;
 - ``methods``: candidates by name, each a list of words. With a ``task`` a word is ``key=value`` or,
-  where the name is not one, a method. Through verl it is an override or ``NAME=value``, a knob of
-  the task's script;
+  where the name is not one, a method; with a ``model``, ``precision`` is bfloat16 or float32.
+  Through verl it is an override or ``NAME=value``, a knob of the task's script;
 - ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several
   candidates: the one with the highest mean accuracy over the curves is chosen;
 - ``labels`` and ``table``: see :mod:`recipes.studies.study_report`.
 
-Start the same command again after an interruption: finished runs are not repeated; one through verl
-resumes. The results go to one file.
+Start the same command again after an interruption: finished runs, each a file in the study's folder
+of ``--output``, are not repeated; one through verl resumes. The results go to one file.
 """
 
 import argparse

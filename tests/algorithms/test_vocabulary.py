@@ -122,7 +122,7 @@ def _draw(seed: int, tokens: int, vocabulary: int, targets: int, dtype=torch.flo
     st.integers(0, 10**6),
     st.integers(1, 9),
     st.integers(2, 12),
-    st.integers(1, 3),
+    st.integers(0, 3),
     st.integers(1, 5),
 )
 def test_the_chunked_divergence_is_the_definition(seed, tokens, vocabulary, targets, chunk):
@@ -138,13 +138,11 @@ def test_the_chunked_divergence_is_the_definition(seed, tokens, vocabulary, targ
 
     plain_NV = F.log_softmax(logits_NV, -1)
     plain_N = plain_NV.gather(1, token_N[:, None])[:, 0]
-    plain_NJ = torch.stack(
-        [
-            F.kl_div(F.log_softmax(t, -1), plain_NV, reduction="none", log_target=True).sum(-1)
-            for t in target_logits
-        ],
-        -1,
-    )
+    plain_NJ = torch.zeros(tokens, targets).double()
+    for j, target_NV in enumerate(target_logits):
+        log_target_NV = F.log_softmax(target_NV, -1)
+        kl_NV = F.kl_div(log_target_NV, plain_NV, reduction="none", log_target=True)
+        plain_NJ[:, j] = kl_NV.sum(-1)
     (expected_NV,) = torch.autograd.grad(
         (weight_N * plain_N).sum() + (weight_NJ * plain_NJ).sum(), logits_NV
     )

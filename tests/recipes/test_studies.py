@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Studies: statistics, what is run and what is not repeated, and tables that pages show."""
 
+import hashlib
 import json
 import re
 from functools import partial
@@ -269,6 +270,34 @@ def test_a_model_learns_generated_problems_with_fields_of_its_study(tmp_path):
             0,
             tmp_path,
         )
+
+
+@pytest.mark.slow
+def test_runs_share_a_warm_start_that_is_trained_once(tmp_path):
+    pytest.importorskip("reasoning_gym")
+    write_model(tmp_path / "model")
+    start = tmp_path / "start"
+    study = {
+        "name": "tiny",
+        "model": str(tmp_path / "model"),
+        "warm_start": {"folder": str(start), "steps": 2, "lr": 1e-3, "batch_size": 4, "seed": 0},
+        "task": {"sums": "max_digits=1", "limit": 8, "train": 20, "demonstrations": 8},
+        "rollouts": 8,
+        "every": 1,
+        "words": ["rollout.prompts=4", "rollout.n=2", "actor.mini_batches=1"],
+    }
+    curve = laboratory.run(study, "distilled", ["precision=float32"], 0, tmp_path)
+    assert curve["kl_from_start"][0] == pytest.approx(0, abs=1e-4)
+    weights = (start / "model.safetensors").read_bytes()
+    assert weights != (tmp_path / "model" / "model.safetensors").read_bytes()
+    laboratory.run(study, "distilled", [], 0, tmp_path)
+    assert weights == (start / "model.safetensors").read_bytes()
+    files = ("distilled,precision=float32_seed0.json", "distilled_seed0.json")
+    first, second = (read_json(tmp_path / "tiny" / name) for name in files)
+    assert first["start"] == second["start"] == hashlib.sha256(weights).hexdigest()
+    assert (first["precision"], second["precision"]) == ("float32", "bfloat16")
+    with pytest.raises(SettingsError, match="precision.*'float16'"):
+        laboratory.run(study, "distilled", ["precision=float16"], 0, tmp_path)
 
 
 def test_steps_are_labeled_by_the_value_before_them():
