@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # An agent in an environment, from nothing to a trained model on a machine without an accelerator (2
-# cores, 8 GB, about 10 minutes).
+# cores, 8 GB).
 #
 #   bash recipes/environment_quickstart_cpu.sh                  everything into outputs/environment_quickstart
 #   bash recipes/environment_quickstart_cpu.sh variant=rloo     further words are overrides of verl's configuration
@@ -18,7 +18,7 @@ MEAN_ERROR="${MEAN_ERROR:-0.45}"                   # how often the demonstrators
 TRAIN_SIZE="${TRAIN_SIZE:-256}"                    # episodes to train on
 TEST_SIZE="${TEST_SIZE:-128}"                      # held-out episodes
 SFT_STEPS="${SFT_STEPS:-250}"                      # warm start: optimizer steps
-STEPS="${STEPS:-40}"                               # training steps
+STEPS="${STEPS:-30}"                               # training steps
 PROMPTS="${PROMPTS:-16}"                           # episodes per step, after the filter
 ROLLOUTS="${ROLLOUTS:-4}"                          # rollouts of each episode
 LR="${LR:-4e-4}"                                   # learning rate of the policy
