@@ -33,11 +33,6 @@ class Unseeded(Guess):
         return f"{seed} {os.getpid()}"
 
 
-class Hashed(Guess):
-    def reset(self, seed):
-        return " ".join({f"word{number}" for number in range(30)})
-
-
 class Bare(Guess):
     def step(self, text):
         return "no", 0.0, True, {}
@@ -132,7 +127,6 @@ def test_hidden_starts_need_an_option(tmp_path, capsys):
         (["number_path:distance=99"], "ValueError: no two numbers up to 40 are 99 moves apart"),
         (["small_games:Offline"], "small_games:Offline: OSError: no route to host"),
         (["small_games:Unseeded"], "small_games:Unseeded does not repeat: the seed"),
-        (["small_games:Hashed"], "small_games:Hashed does not repeat: the seed"),
         (["small_games:Bare"], "small_games:Bare: the last turn's info must have the key success"),
         (["small_games:Guess:first="], "AttributeError: 'NoneType' object has no attribute"),
         (["small_games:Guess:first=' '"], "the first observation of the seed"),
