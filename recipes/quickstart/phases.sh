@@ -61,7 +61,8 @@ skip() {
 
 # make_data RECIPE: write OUT/data; a quickstart may have a function of its own.
 make_data() {
-  "$PYTHON" -m "recipes.$1.$1_data" --output-dir "$OUT/data" --seed "$SEED" --test-size "$TEST_SIZE" \
+  local recipe=$1
+  "$PYTHON" -m "recipes.$recipe.${recipe}_data" --output-dir "$OUT/data" --seed "$SEED" --test-size "$TEST_SIZE" \
     --mean-error "$MEAN_ERROR"
 }
 

@@ -434,7 +434,7 @@ NO_JOIN = {
 PLAYS = {f"{ROLLOUT}.agent.default_agent_loop": "environment_agent"}
 
 
-def play_environment(path, name="number_path", text="At 3, go to 30.", seed=1, **changes):
+def play_environment(path, name="number_path", text="At 13, go to 27 (+14).", seed=1, **changes):
     info = {"environment": name, "seed": seed}
     prompt = [{"role": "user", "content": text}]
     rows = {"data_source": f"environment/{name}", "prompt": prompt, "extra_info": info}

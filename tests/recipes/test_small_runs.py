@@ -23,7 +23,10 @@ printf '%s\\n' "$@"
 """
 
 
-@pytest.mark.parametrize(("recipe", "evaluation"), [("quickstart", "evaluate"), ("agent", "play")])
+@pytest.mark.parametrize(
+    ("recipe", "evaluation"),
+    [("quickstart", "evaluate"), ("agent", "play"), ("environment", "play")],
+)
 def test_every_module_that_a_script_starts_exists(recipe, evaluation):
     scripts = "".join(path.read_text() for path in (ROOT / "recipes").rglob("*.sh"))
     scripts = re.sub(r"\$\{?recipe\b\}?", recipe, scripts).replace("$evaluation", evaluation)
