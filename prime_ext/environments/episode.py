@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -23,13 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from prime_ext.environments.fork_server import HEAD, pack_message
 from prime_ext.verifiers.verdict import Outcome
 
 # Seconds for an import, and for the first turn's and each turn's reply.
 START_LIMIT = 120.0
 STEP_LIMIT = 10.0
 MEMORY_LIMIT = 2 * 1024**3
-_HEAD = struct.Struct("!I")
 
 
 class EnvironmentFailed(RuntimeError):
@@ -111,14 +110,13 @@ class Episode:
         return Turn(**await self._ask({"text": text}, self._step_limit))
 
     async def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        content = json.dumps(request).encode()
-        self._writer.write(_HEAD.pack(len(content)) + content)
+        self._writer.write(pack_message(request))
         return await self._receive(seconds)
 
     async def _receive(self, seconds: float) -> dict[str, Any]:
         try:
-            head = await asyncio.wait_for(self._reader.readexactly(_HEAD.size), seconds)
-            reply = json.loads(await self._reader.readexactly(_HEAD.unpack(head)[0]))
+            head = await asyncio.wait_for(self._reader.readexactly(HEAD.size), seconds)
+            reply = json.loads(await self._reader.readexactly(HEAD.unpack(head)[0]))
         except asyncio.TimeoutError:
             self._kill()
             detail = f"{self.name} did not answer within {seconds:g} seconds"

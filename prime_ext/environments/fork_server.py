@@ -28,7 +28,8 @@ from prime_ext.verifiers.verdict import Outcome
 MAX_REQUEST = 1 << 16
 MAX_CHARACTERS = 100_000
 _PR_SET_PDEATHSIG = 1
-_HEAD = struct.Struct("!I")
+# Before each message: the number of its bytes.
+HEAD = struct.Struct("!I")
 
 
 class WrongReply(Exception):
@@ -155,9 +156,14 @@ def _read_data_size() -> int:
         return int(file.read().split()[5]) * resource.getpagesize()
 
 
-def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+def pack_message(message: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a message between client and child."""
     content = json.dumps(message).encode()
-    connection.sendall(_HEAD.pack(len(content)) + content)
+    return HEAD.pack(len(content)) + content
+
+
+def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    connection.sendall(pack_message(message))
 
 
 def _try_to_send(connection: socket.socket, message: Mapping[str, Any]) -> None:
@@ -169,10 +175,10 @@ def _try_to_send(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 def _receive(connection: socket.socket) -> Any:
     """Return the next message; None if the client is gone."""
-    with_head = _receive_exactly(connection, _HEAD.size)
+    with_head = _receive_exactly(connection, HEAD.size)
     if with_head is None:
         return None
-    content = _receive_exactly(connection, _HEAD.unpack(with_head)[0])
+    content = _receive_exactly(connection, HEAD.unpack(with_head)[0])
     return None if content is None else json.loads(content)
 
 
