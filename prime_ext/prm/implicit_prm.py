@@ -25,7 +25,7 @@ from prime_ext.methods.rollouts import Rollouts, ScoredRollouts
 from prime_ext.methods.settings import PrimeSettings
 from prime_ext.methods.store import RolloutStore, replay_key
 from prime_ext.prm import fields
-from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
+from prime_ext.prm.mini_batches import MiniBatchPlan, add_replayed_rows, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.utils.timing import add_seconds
 
@@ -394,9 +394,8 @@ class TrainedPRM(FrozenPRM):
             return
         new = len(alone.rows)
         n_batches = len(alone.rows) // self.mini_batch_rows
-        ranks = self.workers.data_parallel_size
-        rows_with = (
-            math.ceil((self.mini_batch_rows + math.ceil(len(drawn) / n_batches)) / ranks) * ranks
+        rows_with = add_replayed_rows(
+            self.mini_batch_rows, n_batches, len(drawn), self.workers.data_parallel_size
         )
         data = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
         data |= {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignment of rows to mini-batches of the PRM, independent of the number of ranks."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -78,3 +79,12 @@ def plan_mini_batches(
         for share, partition in zip(shares, partitions, strict=True):
             share.extend(members[position] for position in sorted(partition))
     return MiniBatchPlan([row for share in shares for row in share], weight_B, mini_batch_B)
+
+
+def add_replayed_rows(rows: int, n_batches: int, replayed: int, ranks: int) -> int:
+    """Return the rows of a mini-batch of ``rows`` with its share of replayed ones, for all ranks.
+
+    It is a multiple of the ranks, so some rows may be padding.
+    """
+    with_share = rows + math.ceil(replayed / n_batches)
+    return math.ceil(with_share / ranks) * ranks

@@ -14,7 +14,7 @@ from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from prime_ext.algorithms.advantage import combine_sources, outcome_source
+from prime_ext.algorithms.advantage import combine_sources, join_valued, outcome_source
 from prime_ext.algorithms.estimators import ESTIMATORS, RewardSource
 from prime_ext.algorithms.returns import mark_last_token, whiten
 from prime_ext.algorithms.steps import place_at_ends
@@ -242,3 +242,10 @@ def test_no_source_that_counts_is_refused():
     source = RewardSource(torch.ones(2, 2), torch.ones(2, 2), coefficient=0.0)
     with pytest.raises(ValueError, match="at least one must count"):
         combine_sources({"outcome": source}, torch.ones(2, 2), torch.zeros(2, dtype=torch.int64))
+
+
+def test_sources_of_a_critic_are_left_alone_where_none_counts():
+    reward_BT = torch.ones(1, 2)
+    source = RewardSource(reward_BT, reward_BT, 0.0, estimator="gae", value_BT=reward_BT)
+    sources = {"outcome": source, "process": source}
+    assert join_valued(sources, reward_BT) == sources

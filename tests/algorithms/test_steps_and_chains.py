@@ -18,7 +18,13 @@ from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import ProcessShaping, credit_rewards
 from prime_ext.algorithms.returns import mark_last_token
 from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_mode
-from prime_ext.algorithms.steps import find_valid_ends, place_at_ends, step_spans, sum_over_steps
+from prime_ext.algorithms.steps import (
+    find_valid_ends,
+    place_at_ends,
+    spans_from_ends,
+    step_spans,
+    sum_over_steps,
+)
 from prime_ext.names import Credit, RewardPosition
 
 seeds = st.integers(0, 10_000)
@@ -377,3 +383,17 @@ def test_negative_scores_have_no_geometric_mean_and_no_power():
         accumulate(score_BS, mask_BS, "geometric")
     with pytest.raises(ValueError, match="power=2 of a negative accumulated score, -1"):
         ChainReward("mean", power=2.0)(-mask_BS, mask_BS)
+    assert ChainReward("mean", power=2.0)(0 * mask_BS, mask_BS).reward_B == 0
+
+
+def test_tokens_after_the_last_end_belong_to_no_step():
+    mask_BT = torch.ones(2, 4).bool()
+    end_BS, mask_BS = torch.tensor([[1, 3], [1, 0]]), torch.tensor([[1, 1], [1, 0]]).bool()
+    spans = spans_from_ends(end_BS, mask_BS, mask_BT)
+    assert spans.step_BT.tolist() == [[0, 0, 1, 1], [0, 0, -1, -1]]
+    assert spans.length_BS.tolist() == [[2, 2], [2, 0]]
+
+
+def test_responses_of_one_step_have_one_column():
+    spans = step_spans(torch.zeros(2, 3), torch.tensor([[1, 1, 1], [1, 0, 0]]))
+    assert spans.length_BS.tolist() == [[3], [1]] and spans.mask_BS.shape == (2, 1)

@@ -185,3 +185,20 @@ def test_a_key_that_is_taken_away_is_named():
     with pytest.raises(SettingsError) as error:
         PrimeSettings.from_mapping(values)
     assert error.value.problems == ("prime.filter needs the key 'lower'",)
+
+
+def test_without_sources_of_a_module_the_message_says_so():
+    with pytest.raises(SettingsError, match="prime.sources.brief is not .* there are none;"):
+        settings(sources={"brief": {}})
+
+
+def test_a_shut_gate_leaves_the_divergence_to_the_average():
+    gate = {"decay": 0.8, "start": 0.5}
+    anchor = settings(anchor__coefficient=0.5, anchor__fallback=True, process__gate=gate).anchor
+    assert [anchor.kl_coefficient(weight) for weight in (0.0, 0.25, 1.0)] == [0.5, 0.375, 0.0]
+
+
+@pytest.mark.parametrize(("coefficient", "reads"), [(0.5, True), (0.0, False)])
+def test_values_of_the_prm_are_read_where_the_outcome_counts(coefficient, reads):
+    outcome = settings(outcome__estimator="prm_value", outcome__coefficient=coefficient).outcome
+    assert outcome.reads_prm == outcome.needs.prm == outcome.needs.labels == reads

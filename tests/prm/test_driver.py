@@ -17,7 +17,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.methods.prm_settings import PRMSettings
 from prime_ext.methods.settings import PrimeSettings
 from prime_ext.prm.implicit_prm import FrozenPRM
-from prime_ext.prm.mini_batches import plan_mini_batches
+from prime_ext.prm.mini_batches import add_replayed_rows, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.verl_adapter.build_models import build_average, build_prm
 from prime_ext.verl_adapter.side_models import share_rows
@@ -285,6 +285,16 @@ def filled(folder, updates, **options):
 
 def files(folder):
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("n_batches", "replayed", "ranks", "rows"),
+    [(4, 8, 2, 10), (4, 9, 2, 12), (4, 10, 1, 11), (2, 1, 3, 9), (3, 0, 4, 8)],
+)
+def test_a_mini_batch_has_its_share_of_replayed_rows_and_fills_the_ranks(
+    n_batches, replayed, ranks, rows
+):
+    assert add_replayed_rows(8, n_batches, replayed, ranks) == rows
 
 
 def test_what_is_drawn_is_what_was_added(tmp_path):

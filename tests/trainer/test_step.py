@@ -102,7 +102,11 @@ def test_the_gate_scales_or_removes_the_process_source(queue):
     shut, result = advantages_by_key(queue, gate=0.0)
     torch.testing.assert_close(shut, advantages_by_key(queue, process__form="none")[0])
     assert "prime/process/return_std" not in result.metrics
-    half, _ = advantages_by_key(queue, gate=0.5)
+    half, measured = advantages_by_key(queue, gate=0.5)
+    spread = {name: measured.metrics[f"prime/{name}/return_std"] for name in ("outcome", "process")}
+    assert measured.metrics["prime/process/return_std_over_outcome"] == pytest.approx(
+        spread["process"] / spread["outcome"]
+    )
     torch.testing.assert_close(half, advantages_by_key(queue, process__coefficient=0.5)[0])
 
 
