@@ -358,6 +358,11 @@ class Trainer:
 
     def advantages(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> torch.Tensor:
         """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
+        sources = self.reward_sources(batch, gate, scores)
+        return advantage.combine_sources(sources, batch.mask_BT, batch.group_B).advantage_BT
+
+    def reward_sources(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> dict[str, RewardSource]:
+        """Return the outcome and, with the form ``tokens``, the PRM's rewards."""
         reward_BT = batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
         sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
         if scores and self.settings["prime.process.form"] == "tokens":
@@ -365,7 +370,7 @@ class Trainer:
             reward_BT = implicit_reward.process_rewards(scores[0], self.settings["prm.beta"])
             reward_BT, _ = normalize_by_batch_max(reward_BT, batch.mask_BT, discount=1.0)
             sources["process"] = RewardSource(reward_BT, batch.mask_BT, weight)
-        return advantage.combine_sources(sources, batch.mask_BT, batch.group_B).advantage_BT
+        return sources
 
     @torch.no_grad()
     def kl_targets(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> Targets:

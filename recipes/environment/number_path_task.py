@@ -7,7 +7,7 @@ this.
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from tokenizers import Regex
@@ -20,12 +20,17 @@ from recipes.quickstart import small_model as quickstart_model
 # Six moves for a way of five: one wasted move is allowed.
 PARAMETERS = {"most": 60, "distance": 5, "slack": 1}
 NAME = ":".join(["number_path", *(f"{key}={value}" for key, value in PARAMETERS.items())])
-MAX_LENGTH = 192
+MAX_LENGTH = 256
 # verl renders a system message of its own to see what a message of the user adds.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] +"
     " eos_token }}{% else %}{{ bos_token + message['content'] }}{% endif %}{% endfor %}"
 )
+
+
+def build_game(**changes: float) -> NumberPath:
+    """Build the game with its parameters, or changes of them. ``ValueError``: they fit none."""
+    return NumberPath(**PARAMETERS | changes)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -63,10 +68,9 @@ def draw_misconceptions(mean_error: float, seed: int) -> dict[int, Misconception
 
 
 def demonstrate(
-    seed: int, table: Mapping[int, Misconception], rng: random.Random
+    game: NumberPath, seed: int, table: Mapping[int, Misconception], rng: random.Random
 ) -> list[dict[str, str]]:
     """Return an episode of a demonstrator with these misconceptions, as a chat."""
-    game = NumberPath(**PARAMETERS)
     messages = [{"role": "user", "content": game.reset(seed)}]
     done = False
     while not done:
@@ -78,10 +82,9 @@ def demonstrate(
     return messages[:-1]
 
 
-def draw_starts(exclude: set[str], seed: int) -> Iterator[int]:
+def draw_starts(game: NumberPath, exclude: Set[str], seed: int) -> Iterator[int]:
     """Yield seeds of episodes that begin with none of these texts."""
     rng = random.Random(f"demonstrations-{seed}")
-    game = NumberPath(**PARAMETERS)
     while True:
         start = rng.getrandbits(31)
         if game.reset(start) not in exclude:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of studies in one process, by an extended trainer of examples/minimal_prime.py.
 
-It adds wrong labels, times and labels of steps. The task is chains, or a task of reasoning-gym for
-a pretrained model, whose passes are those of :mod:`recipes.studies.packed_model`.
+It adds wrong labels, times, labels of steps and rewards of turns. The task is chains, the game of
+:mod:`recipes.studies.game_task`, or a task of reasoning-gym for a pretrained model, whose passes
+are those of :mod:`recipes.studies.packed_model`.
 """
 
 import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +29,10 @@ from examples.minimal_prime import (
     pad_left,
     write_start,
 )
+from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.prm_accuracy import count_pairs
+from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps
+from prime_ext.algorithms.turns import turn_boundaries
 from prime_ext.config.checks import SettingsError, read
 from prime_ext.generate.prm_description import versions
 from prime_ext.tasks.gym_problems import generate
@@ -36,6 +41,7 @@ from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import check_identity
 from prime_ext.utils.text_tokens import TextEncoder
 from prime_ext.verifiers.gym_verifier import GymVerifier, read_problem
+from recipes.studies.game_task import GameTask, play
 from recipes.studies.packed_model import MixedRollouts, PackedRollouts, sample
 
 CURVE = (
@@ -48,10 +54,14 @@ PRECISIONS = {"bfloat16": MixedRollouts, "float32": PackedRollouts}
 def label_steps(task: Any, rollouts: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return labels at the ends of steps (1: right from the value before) and the mask of ends.
 
-    Both are ``(B, T)``. Chains have a step per result, sums one per line.
+    Both are ``(B, T)``. Chains have a step per result, sums one per line, games one per turn, which
+    is right if it came nearer.
     """
     if isinstance(task, SumTask):
         return task.label_lines(rollouts)
+    if isinstance(task, GameTask):
+        gain_BT = task.turn_rewards("gains", rollouts.mask_BT)
+        return (gain_BT > 0).float(), turn_boundaries(rollouts.mask_BT, rollouts.mask_BT)
     operation_BK = rollouts.prompt_BP[:, 2:-1] - task.first_operation
     response_BT = rollouts.response_BT
     before_BK = response_BT[:, 0:-3:2]
@@ -193,13 +203,17 @@ class StudyTrainer(Trainer):
 
     With ``shuffled`` the PRM learns from the outcomes of other responses, a control. ``seconds``
     are those of the processor, so that other work on the machine does not count. ``origin`` is the
-    model before training, if the divergence from it is measured.
+    model before training, if the divergence from it is measured. In games ``turns`` says which
+    rewards of turns count besides the outcome, and ``by_turn`` pays the PRM's rewards at their
+    ends.
     """
 
     flipped = 0.0
     seconds = 0.0
     shuffled = False
     origin: Any = None
+    turns: Literal["none", "rewards", "gains"] = "none"
+    by_turn = False
 
     def step(self) -> None:
         started = time.process_time()
@@ -222,7 +236,7 @@ class StudyTrainer(Trainer):
         if isinstance(batch, PackedRollouts) and self.settings["prm.trainable_layers"]:
             batch = batch.keep_frozen_layers(self.prm.model)
         gate, scores = super().learn_and_score(batch)
-        if not isinstance(self.task, ChainTask | SumTask):
+        if not isinstance(self.task, LABELED):
             return gate, scores
         label_BT, is_end_BT = label_steps(self.task, batch)
         score_N = (
@@ -237,6 +251,22 @@ class StudyTrainer(Trainer):
             self.shares["step_auc"].append((auc, 1.0))
         return gate, scores
 
+    def reward_sources(self, batch: Any, gate: float, scores: PRMOutputs | None) -> Any:
+        sources = super().reward_sources(batch, gate, scores)
+        if not isinstance(self.task, GameTask):
+            return sources
+        end_BT = turn_boundaries(batch.mask_BT, batch.mask_BT)
+        by_turn = {"mask_BT": end_BT, "turn_end_BT": end_BT, "estimator": "turn_rloo"}
+        if self.turns != "none":
+            sources["turns"] = RewardSource(
+                self.task.turn_rewards(self.turns, batch.mask_BT), **by_turn
+            )
+        if self.by_turn:
+            spans = step_spans(end_BT, batch.mask_BT)
+            sum_BT = place_at_ends(sum_over_steps(sources["process"].reward_BT, spans), spans)
+            sources["process"] = replace(sources["process"], reward_BT=sum_BT, **by_turn)
+        return sources
+
     @torch.no_grad()
     def evaluate(self) -> dict[str, float | int]:
         point = super().evaluate() | {"seconds": round(self.seconds, 3)}
@@ -244,10 +274,13 @@ class StudyTrainer(Trainer):
             batch = self.held_out.rows(torch.arange(64))
             ratio_BT = batch.old_BT - batch.log_probs(batch.logits(self.origin))
             point["kl_from_start"] = round(float(ratio_BT.sum(1).mean()), 4)
-        if not isinstance(self.task, ChainTask | SumTask):
+        if not isinstance(self.task, LABELED):
             return point
         label_BT, is_end_BT = label_steps(self.task, self.held_out)
         return point | {"step_accuracy": round(float(label_BT.sum() / is_end_BT.sum()), 4)}
+
+
+LABELED = (ChainTask, SumTask, GameTask)
 
 
 def sum_steps(score_BT: torch.Tensor, is_end_BT: torch.Tensor) -> torch.Tensor:
@@ -269,9 +302,11 @@ def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
     if "model" in study and not (model / "config.json").exists():
         fetch = f"python -m recipes.pretrained.fetch --output-dir {model}"
         raise SettingsError(f"model: there is no model in {model}; {fetch} gets one")
-    kind = SumTask if "sums" in fields else GymTask
     try:
-        task = kind(str(model), **fields) if "model" in study else ChainTask(**fields)
+        if "model" in study:
+            task = (SumTask if "sums" in fields else GymTask)(str(model), **fields)
+        else:
+            task = (GameTask if "distance" in fields else ChainTask)(**fields)
         warm_start = dict(study.get("warm_start", {}))
         start = Path(warm_start.pop("folder", model))
         if not start.exists():
@@ -281,6 +316,8 @@ def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
                 with write_atomically(start) as temporary:
                     task.encoder.tokenizer.save_pretrained(temporary)
                     trained.save_pretrained(temporary)
+            elif isinstance(task, GameTask):
+                task.write_start(start)
             else:
                 write_start(task, start)
     except (TypeError, SourceError) as error:
@@ -302,9 +339,14 @@ def run(
     shuffled = changes.pop("shuffled", "false") == "true"
     precision = changes.pop("precision", "bfloat16")
     read(Literal[tuple(PRECISIONS)], precision, "precision")
+    turns = read(Literal["none", "rewards", "gains"], changes.pop("turns", "none"), "turns")
+    by_turn = read(bool, changes.pop("by_turn", "false"), "by_turn")
+    if (turns != "none" or by_turn) and "distance" not in study["task"]:
+        raise SettingsError(f"turns={turns}, by_turn={by_turn}: only games have turns")
     settings = build_settings(method, changes)
     plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
     plan |= {"shuffled": True} if shuffled else {}
+    plan |= {"turns": turns, "by_turn": by_turn} if "distance" in study["task"] else {}
     if "model" in study:
         plan |= {"warm_start": study.get("warm_start"), "precision": precision}
     folder = output / study["name"]
@@ -323,6 +365,9 @@ def run(
     trainer = StudyTrainer(task, settings, seed, start)
     trainer.flipped = study["task"].get("flipped", 0.0)
     trainer.shuffled = shuffled
+    trainer.turns, trainer.by_turn = turns, by_turn
+    if isinstance(task, GameTask):
+        trainer.sample = play
     every = 160
     record = {}
     if "model" in study:

@@ -12,10 +12,14 @@ import torch
 import yaml
 
 from examples.minimal_prime import ChainTask, Rollouts, pad_left
+from prime_ext.algorithms.turns import turn_boundaries
 from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.run_store import RunError
 from prime_ext.verifiers.gym_verifier import read_problem
+from recipes.environment import environment_data
+from recipes.environment.number_path_task import MAX_LENGTH
+from recipes.quickstart.small_model import build_model
 from recipes.run_statistics import (
     PAIR_ACCURACY,
     find_crossing,
@@ -25,6 +29,7 @@ from recipes.run_statistics import (
     run_metrics,
 )
 from recipes.studies import laboratory, study_report, through_verl
+from recipes.studies.game_task import GameTask, play
 from recipes.studies.run import main, run_study
 from recipes.studies.study_report import format_table, read_results, read_study
 from recipes.tiny_model import write_model
@@ -223,6 +228,37 @@ def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch)
             laboratory.run(study | other, "mine", words, 0, tmp_path)
     with pytest.raises(SettingsError, match="task: .*'lenght'"):
         laboratory.run(study | {"task": {"lenght": 3}}, "mine", words, 1, tmp_path)
+
+
+def test_an_episode_is_a_response_with_rewards_at_the_ends_of_turns():
+    task = GameTask(distance=2)
+    model = build_model(task.tokenizer, seed=1, max_position_embeddings=MAX_LENGTH).eval()
+    generator = torch.Generator().manual_seed(0)
+    problems = task.draw(40, generator, held_out=True)
+    assert not set(problems) & set(task.seeds[False])
+    rollouts = play(model, task, problems, generator)
+    outcome_B = task.verify(problems, rollouts.response_BT)
+    gain_BT = task.turn_rewards("gains", rollouts.mask_BT)
+    assert [len(turns.gains) for turns in task.turns] == [
+        int(turn_boundaries(mask_T[None], mask_T[None]).sum()) for mask_T in rollouts.mask_BT
+    ]
+    # The gains of an episode that arrives are all of its progress.
+    arrived_B = (gain_BT.sum(1) - 1).abs() < 1e-6
+    assert torch.equal(arrived_B.float(), outcome_B) and not gain_BT[~rollouts.mask_BT].any()
+    for turns, row, mask_T in zip(task.turns, rollouts.response_BT, rollouts.mask_BT, strict=True):
+        said = task.tokenizer.decode(row[~mask_T & (row != task.pad)])
+        assert said.count("<bos>At ") == len(turns.gains) - 1
+
+
+@pytest.mark.parametrize("words", [["rloo", "turns=gains"], ["guarded", "by_turn=true"]])
+def test_turns_of_a_game_are_rewarded_as_the_study_says(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment_data, "SIZE", 500)
+    monkeypatch.setattr(GameTask, "held_out", 20)
+    study = {"name": "game", "task": {"distance": 2, "steps": 2}, "rollouts": 80}
+    curve = laboratory.run(study, "mine", words, 0, tmp_path)
+    assert curve["rollouts"] == [0, 80] and all(share <= 1 for share in curve["step_accuracy"])
+    with pytest.raises(SettingsError, match="turns=gains, by_turn=False: only games have turns"):
+        laboratory.run(study | {"task": {"length": 3}}, "rloo", ["turns=gains"], 0, tmp_path)
 
 
 @pytest.mark.slow
