@@ -139,7 +139,7 @@ def accumulate_by_loops(p, mode):
 
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
-@pytest.mark.parametrize("first_weight", [1.0, 0.2])
+@pytest.mark.parametrize("first_weight", [1.0, 0.2, 2.0])
 @given(data=st.data())
 def test_every_mode_equals_a_loop_and_is_0_without_steps(mode, first_weight, data):
     score_BS, mask_BS = data.draw(step_scores() if mode == "geometric" else step_scores(-3.0, 3.0))

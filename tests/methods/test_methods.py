@@ -202,3 +202,8 @@ def test_a_shut_gate_leaves_the_divergence_to_the_average():
 def test_values_of_the_prm_are_read_where_the_outcome_counts(coefficient, reads):
     outcome = settings(outcome__estimator="prm_value", outcome__coefficient=coefficient).outcome
     assert outcome.reads_prm == outcome.needs.prm == outcome.needs.labels == reads
+
+
+@pytest.mark.parametrize(("estimator", "compares"), [("turn_rloo", True), ("rloo", False)])
+def test_turns_are_needed_where_an_estimator_compares_them(estimator, compares):
+    assert settings(outcome__estimator=estimator).needs.turns == compares

@@ -143,6 +143,8 @@ def test_each_reference_asks_its_workers(prm_settings, reference, asked, options
         ({"epochs": 0}, "prm.epochs must be"),
         ({"replay": 2, "reference": "policy"}, "prm.replay=2 .* prm.reference "),
         ({"replay": 2, "loss": "nca"}, "prm.replay=2 .* prm.loss=nca"),
+        ({"loss": "dpo", "update_mode": "interleaved"},
+         "prm.loss=dpo needs scores before the update: prm.update_mode=after or before"),
         ({"bias": 0.05}, "unknown key prm.bias; did you mean bias_lr"),
         ({"bias_lr": 0.05, "loss": "dpo", "update_mode": "after"},
          "prm.bias_lr=0.05 .* prm.loss=dpo"),

@@ -416,6 +416,11 @@ def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
     assert not scored.reward_BT[0].any() and scored.steps.spans.count_B[0] == 2
 
 
+def test_rewards_that_are_not_normalized_are_divided_by_one(queue):
+    metrics = loaded(queue, process__normalization="none").step().metrics
+    assert metrics["prime/process/normalizer"] == 1.0
+
+
 def test_steps_of_another_output_are_refused(monkeypatch):
     with pytest.raises(
         RuntimeError, match="rollout 000000000007_0_0 has 3 tokens, and the step scorer read 9"

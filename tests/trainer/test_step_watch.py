@@ -30,3 +30,9 @@ def test_one_batch_with_steps_starts_the_count_again():
     watch = StepWatch("labels")
     for counts in ([1, 1], [2, 1]) * BATCHES_WITHOUT_STEPS:
         watch.look(counts, lambda: TEXTS)
+
+
+@pytest.mark.parametrize(("several", "warned"), [(1, 1), (2, 0)])
+def test_the_first_batch_warns_below_half(caplog, several, warned):
+    StepWatch("labels").look([2] * several + [1] * (4 - several), lambda: TEXTS)
+    assert len(caplog.records) == warned

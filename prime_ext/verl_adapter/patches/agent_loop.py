@@ -7,6 +7,7 @@ would fail. It also warns for every rollout of a model family without a special 
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from prime_ext.run.ray_cluster import summarize_error
@@ -26,17 +27,21 @@ def apply(module: Any) -> None:
             return create(tokenizer, **{**options, "model_family": "default"})
 
     module.create_continuous_token_builder = create_continuous_token_builder
-    run = module.AgentLoopWorker._run_agent_loop
-
-    async def run_agent_loop(
-        self: Any, sampling_params: Any, trajectory: Any, **prompt: Any
-    ) -> Any:
-        try:
-            return await run(self, sampling_params, trajectory, **prompt)
-        except Exception as error:
-            if "uid" in prompt:
-                partition_id = "val" if trajectory["validate"] else "train"
-                await report_error(prompt["uid"], partition_id, summarize_error(error))
-            raise
-
+    _VERLS["run"] = module.AgentLoopWorker._run_agent_loop
     module.AgentLoopWorker._run_agent_loop = run_agent_loop
+
+
+# Not in a closure: Ray would send verl's function by value to the workers, with a copy of the
+# registry of agent loops that has no entry of rollout.agent.agent_loop_config_path.
+_VERLS: dict[str, Callable[..., Any]] = {}
+
+
+async def run_agent_loop(self: Any, sampling_params: Any, trajectory: Any, **prompt: Any) -> Any:
+    """Run verl's function, and report the error of a rollout."""
+    try:
+        return await _VERLS["run"](self, sampling_params, trajectory, **prompt)
+    except Exception as error:
+        if "uid" in prompt:
+            partition_id = "val" if trajectory["validate"] else "train"
+            await report_error(prompt["uid"], partition_id, summarize_error(error))
+        raise
