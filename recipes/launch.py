@@ -157,8 +157,9 @@ def prepare_shrunk(experiment: Experiment, python: str) -> list[str]:
     for name in ("steps", "rollout"):
         value = experiment.get(f"SHRINK_{name.upper()}")
         options += [f"--{name}", str(value)] if value else []
-    if any(word.endswith(".default_agent_loop=bounded_tool_agent") for word in words):
-        options.append("--tools")
+    for agent, loop in (("tools", "bounded_tool_agent"), ("environment", "environment_agent")):
+        if any(word.endswith(f".default_agent_loop={loop}") for word in words):
+            options += ["--agent", agent]
     family, inputs = experiment.config.split("_")[0], str(experiment.output_dir / "inputs")
     command = [python, "-m", "recipes.smoke.prepare", family, inputs, *words, *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

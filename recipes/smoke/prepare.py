@@ -12,6 +12,7 @@ next to this one. Everything else stays as in the recipe.
 import argparse
 import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedModel
 
+from data_preprocessing import environment as environment_rows
 from prime_ext.config.engines import text_config
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
@@ -27,6 +29,7 @@ from prime_ext.utils.files import write_atomically, write_json_lines
 from prime_ext.verl_adapter.offline_prm.offline_settings import STEP_LOSS
 from recipes.agent.calculator_task import MARKS
 from recipes.agent.calculator_task import build_tokenizer as build_agent_tokenizer
+from recipes.environment import number_path_task
 from recipes.pspo_wrs.pspo_data import generate_problems, label_chains
 from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
 from recipes.quickstart import demonstrators
@@ -41,6 +44,17 @@ MODEL_CONFIGS = Path(__file__).parents[1] / "model_configs"
 MODEL_KEYS = ("actor_rollout_ref.model.path", "model.path")
 STEPS = 2
 ROLLOUT = "actor_rollout_ref.rollout"
+# By the kind of agent, "" for none: tokenizers of a Llama, and agent loops.
+TOKENIZERS = {
+    "": build_tokenizer,
+    "tools": build_agent_tokenizer,
+    "environment": number_path_task.build_tokenizer,
+}
+LOOPS = {
+    "": "seeded_single_turn_agent",
+    "tools": "seeded_tool_agent",
+    "environment": "seeded_environment_agent",
+}
 
 
 def read_words(name: str, folder: Path, **values: str) -> list[str]:
@@ -69,19 +83,20 @@ def find_model_family(words: Iterable[str]) -> str:
     return family
 
 
-def write_model(folder: Path, tools: bool = False, family: str = LLAMA) -> None:
+def write_model(folder: Path, agent: str = "", family: str = LLAMA) -> None:
     """Write an untrained model if it is not there.
 
-    A Llama has the tokens of the quickstart, or of the agent with ``tools``. Other families read
-    bytes, because transformers reads every tokenizer of a qwen2 as one of bytes.
+    A Llama has the tokens of the quickstart, or of the ``agent`` with ``tools`` or in an
+    ``environment``. Other families read bytes, because transformers reads every tokenizer of a
+    qwen2 as one of bytes.
     """
     if (folder / "config.json").exists():
         return
     if family == LLAMA:
-        tokenizer = build_agent_tokenizer() if tools else build_tokenizer()
+        tokenizer = TOKENIZERS[agent]()
         model: PreTrainedModel = build_model(tokenizer, seed=0)
     else:
-        tokenizer = qwen_tokenizer(family, MARKS if tools else ())
+        tokenizer = qwen_tokenizer(family, MARKS if agent == "tools" else ())
         model = build_qwen(family, tokenizer, seed=0)
     with write_atomically(folder) as temporary:
         model.save_pretrained(temporary)
@@ -113,10 +128,22 @@ def write_step_rm(folder: Path) -> None:
         (temporary / FILE).write_text(description.to_json())
 
 
-def prepare(method: str, folder: Path, tools: bool = False, family: str = LLAMA) -> None:
+def prepare(method: str, folder: Path, agent: str = "", family: str = LLAMA) -> None:
     """Write the missing inputs of a run of ``prime`` or ``pspo``."""
-    write_model(folder / "model", tools, family)
-    if not (folder / "val.parquet").exists():
+    write_model(folder / "model", agent, family)
+    if (folder / "val.parquet").exists():
+        pass
+    elif agent == "environment":
+        words = [
+            "recipes.smoke.smoke_game:Lengths",
+            "--size=64",
+            "--test-size=4",
+            f"--output-dir={folder}",
+        ]
+        with redirect_stdout(sys.stderr):
+            environment_rows.main(words)
+        (folder / "test.parquet").rename(folder / "val.parquet")
+    else:
         for name, size in {"train": 64, "val": 4}.items():
             rows = rl_rows(name, task.generate_problems(name, size, seed=0), DATA_SOURCE)
             write_parquet(folder / f"{name}.parquet", rows)
@@ -130,7 +157,7 @@ def overrides(
     nodes: int | None = None,
     steps: int = STEPS,
     rollout: str = "transformers",
-    tools: bool = False,
+    agent: str = "",
 ) -> list[str]:
     """Return the overrides that shrink a run of a recipe of ``prime`` or ``pspo``.
 
@@ -145,19 +172,22 @@ def overrides(
     sizes = [f"trainer.nnodes={nodes or 1}", f"trainer.total_training_steps={steps}", *cluster]
     return [
         *read_words("rl", folder),
-        *rollout_words(rollout, tools),
+        *rollout_words(rollout, agent),
         *sizes,
         *read_words(method, folder),
     ]
 
 
-def rollout_words(rollout: str, tools: bool = False) -> list[str]:
-    """Return the overrides that choose the engine that generates."""
+def rollout_words(rollout: str, agent: str = "") -> list[str]:
+    """Return the overrides that choose the engine that generates, and the rows of environments."""
     words = [f"{ROLLOUT}.name={rollout}"]
     if rollout == "transformers":
         words += [f"{ROLLOUT}.free_cache_engine=false", f"++{ROLLOUT}.enable_sleep_mode=false"]
-        loop = "seeded_tool_agent" if tools else "seeded_single_turn_agent"
-        words.append(f"{ROLLOUT}.agent.default_agent_loop={loop}")
+        words.append(f"{ROLLOUT}.agent.default_agent_loop={LOOPS[agent]}")
+    if agent == "environment":
+        limits = Path(__file__).parent / "agent_loop.yaml"
+        words.append(f"{ROLLOUT}.agent.agent_loop_config_path={limits}")
+        words.append("data.max_response_length=96")
     return words
 
 
@@ -227,7 +257,7 @@ def main() -> None:
         "--rollout", default="transformers", help="engine that generates (default: %(default)s)"
     )
     parser.add_argument(
-        "--tools", action="store_true", help="the agent loop of the recipe calls tools"
+        "--agent", default="", choices=[*LOOPS], help="what the recipe's agent does"
     )
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="of the run (default: %(default)s)"
@@ -243,9 +273,9 @@ def main() -> None:
     elif method == "step_rm":
         words = prepare_step_rm(folder)
     else:
-        prepare(method, folder, options.tools, find_model_family(options.words))
+        prepare(method, folder, options.agent, find_model_family(options.words))
         words = overrides(
-            method, folder, options.nodes, options.steps, options.rollout, options.tools
+            method, folder, options.nodes, options.steps, options.rollout, options.agent
         )
     print("\n".join(words))
 

@@ -57,7 +57,7 @@ SFT = "prime/run_eurus2-7b_sft_fsdp.sh"
 SUPERVISED = ("pspo_wrs/run_abel-7b_sft_fsdp.sh", "pspo_wrs/run_bert-large_step-rm_ddp.sh", SFT)
 PLANNED = {
     name: ["GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"] if name == PPO else []
-    for name in (f"{path.parent.name}/{path.name}" for path in RECIPES.glob("[adp]*/run_*.sh"))
+    for name in (f"{path.parent.name}/{path.name}" for path in RECIPES.glob("[adep]*/run_*.sh"))
     if name not in SUPERVISED and "eurusprm" not in name
 }
 

@@ -118,3 +118,15 @@ def test_step_reward_model(tmp_path):
     results = read_json(folder / "results.json")
     assert results["steps"] == 2 and 0 <= results["validation"]["accuracy"] <= 1
     assert (folder / "model" / "config.json").is_file() and (folder / "steps.parquet").is_file()
+
+
+def test_an_agent_plays_with_the_limits_of_a_file(tmp_path):
+    folder = run_shrunk(tmp_path, "environment/run_qwen3-4b_games_fsdp.sh")
+    metrics = read_metrics(folder / "metrics.jsonl")
+    for step in (1, 2):
+        assert metrics[step]["agent/environment/turns"] == 2
+        assert metrics[step]["agent/environment/failed"] == 0
+        assert metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0
+        # Two turns of at most 8 tokens, and a reply between them.
+        assert metrics[step]["response_length/max"] < 64
+    assert find_complete_steps(folder / "checkpoints") == [2]
