@@ -109,11 +109,12 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
     """
 
     def parse(row: Row) -> tuple[Any, int, LabeledResponse]:
-        steps = get_texts(row, "steps", may_be_empty=True)
+        # The second names are those of data_preprocessing.step_labels.
+        steps = get_texts(row, "steps", "completions", may_be_empty=True)
         _, label = get_field(row, "label")
         check_whole(label, "label", -1, len(steps) - 1)
         text, ends = join_steps(steps, prefix, separator)
-        response = LabeledResponse(get_prompt(row, "problem"), text, ends, tuple(steps))
+        response = LabeledResponse(get_prompt(row, "problem", "prompt"), text, ends, tuple(steps))
         return row.get("id"), label, response
 
     where, rows = _find_processbench_rows(data, split)
