@@ -12,16 +12,16 @@ completions, a list of texts), and, for continuations, gold and data_source as i
 By default each prefix of a response is continued --samples times, and a step's rate is the share of
 the continuations whose final answer is graded correct. The labels are Math-Shepherd's (arXiv
 2312.08935): hard ones are 1 where the rate is above --threshold (0: a single success), soft ones
-are the rate. The last step is labeled by the response's answer, without continuations. --search
-bisection continues only the prefixes that find the first error of a wrong response, as OmegaPRM
-(arXiv 2406.06592): a prefix with a rate above the threshold has no error, any other has.
+are the rate. The last step is labeled by the response's answer, without continuations. The first
+error is the step after the last one with a rate above the threshold. --search bisection continues
+only the prefixes that find it in a wrong response, as OmegaPRM does (arXiv 2406.06592).
 
 With --judge a model reads the steps instead. A step's rate is then its mean score or, with
 --judgement first-error, the share of the judgements that see no error up to it.
 
 Each NAME.jsonl becomes NAME.parquet: what offline_prm reads (prompt, completions, labels),
-step_rm.convert --stepwise converts, and eval-prm processbench compares (label: the first wrong
-step, -1 for none). Equal prefixes share their continuations.
+step_rm.convert --stepwise converts, and eval-prm processbench compares (label: the first error,
+from 0, or -1). Equal prefixes share their continuations.
 """
 
 import argparse
@@ -190,22 +190,27 @@ class Labeling:
     soft: bool
     totals: Counter[str] = field(default_factory=Counter)
 
-    def label(self, row: Row, estimates: Sequence[Estimate | None], **counts: int) -> list[Row]:
-        """Return the output row of a response; steps without an estimate have no label."""
-        hard = [
-            None if estimate is None else float(estimate.rate > self.threshold)
-            for estimate in estimates
-        ]
+    def label(
+        self, row: Row, estimates: Sequence[Estimate], of_prefixes: bool, **counts: int
+    ) -> list[Row]:
+        """Return the output row of a response, every step of which has an estimate.
+
+        A success from a prefix proves those before it, so of prefixes the first error is the step
+        after the last right one.
+        """
+        hard = [float(estimate.rate > self.threshold) for estimate in estimates]
         first = hard.index(0.0) if 0.0 in hard else -1
+        if of_prefixes and 1.0 in hard:
+            last = len(hard) - 1 - hard[::-1].index(1.0)
+            first = last + 1 if last + 1 < len(hard) else -1
         return [self.build_row(row, estimates, hard, first, **counts)]
 
     def label_prefixes(
         self, row: Row, estimates: Sequence[Estimate | None], first: int, **counts: int
     ) -> list[Row]:
         """Return the output row where only the first error is known: nothing of steps after it."""
-        hard = [1.0] * len(estimates)
-        if first >= 0:
-            hard[first:] = [0.0, *[None] * (len(estimates) - first - 1)]  # type: ignore[list-item]
+        steps = range(len(estimates))
+        hard = [1.0 if first < 0 or t < first else 0.0 if t == first else None for t in steps]
         return [self.build_row(row, estimates, hard, first, **counts)]
 
     def build_row(
@@ -275,9 +280,10 @@ def continue_all(row: Row, model: str, labeling: Labeling) -> Dialogue[Outcome]:
     (verdict,) = yield [_grade(row, row["text"])]
     steps = range(len(row["spans"]) - 1)
     estimates = yield from continue_prefixes(row, steps, labeling.samples, counts)
-    if verdict.grader_failure or None in estimates:
-        return Removal("ungraded", verdict.detail)
-    return labeling.label(row, [*estimates, _know(verdict.correct)], **counts)
+    known = [estimate for estimate in estimates if estimate is not None]
+    if verdict.grader_failure or len(known) < len(estimates):
+        return Removal("ungraded", verdict.detail or "no continuation of a step")
+    return labeling.label(row, [*known, _know(verdict.correct)], of_prefixes=True, **counts)
 
 
 def bisect(row: Row, model: str, labeling: Labeling) -> Dialogue[Outcome]:
@@ -347,7 +353,7 @@ def judge_steps(
     sums = [sum(scores) for scores in zip(*judgements.values(), strict=True)]
     if judgement == "scores":
         means = [Estimate(total / n_judged, n_judged) for total in sums]
-        return labeling.label(row, means, **counts)
+        return labeling.label(row, means, of_prefixes=False, **counts)
     votes = [estimate_rate(round(total), n_judged) for total in sums]
     wrong = (step for step, vote in enumerate(votes) if vote.rate <= labeling.threshold)
     return labeling.label_prefixes(row, votes, next(wrong, -1), **counts)
