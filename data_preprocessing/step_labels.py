@@ -11,9 +11,9 @@ completions, a list of texts), and, for continuations, gold and data_source as i
 
 By default each prefix of a response is continued --samples times, and a step's rate is the share of
 the continuations whose final answer is graded correct. The labels are Math-Shepherd's (arXiv
-2312.08935): hard ones are 1 where the rate is above --threshold (0: a single success), soft ones
+2312.08935): hard ones are 1 where the rate is above --right-above (0: a single success), soft ones
 are the rate. The last step is labeled by the response's answer, without continuations. The first
-error is the step after the last one with a rate above the threshold. --search bisection continues
+error is the step after the last one with a rate above it. --search bisection continues
 only the prefixes that find it in a wrong response, as OmegaPRM does (arXiv 2406.06592).
 
 With --judge a model reads the steps instead. A step's rate is then its mean score or, with
@@ -409,7 +409,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     labels.add_argument("--search", choices=("all", "bisection"), help=about)
     labels.add_argument("--labels", choices=("hard", "soft"), default="hard", help="default: hard")
     about = "the rate above which a step is right (default: 0, with a judge 0.5)"
-    labels.add_argument("--threshold", type=SHARE, help=about)
+    labels.add_argument("--right-above", type=SHARE, metavar="RATE", help=about)
     about = "verifier of rows without a data_source, such as math500; replaces theirs"
     labels.add_argument("--data-source", default="", metavar="NAME", help=about)
     about = "prompts are texts that the model continues, without a chat template"
@@ -446,8 +446,8 @@ def complete(options: argparse.Namespace) -> None:
         options.base_url = options.judge
     if options.samples is None:
         options.samples = 1 if options.judge else 8
-    if options.threshold is None:
-        options.threshold = 0.5 if options.judge else 0.0
+    if options.right_above is None:
+        options.right_above = 0.5 if options.judge else 0.0
 
 
 @program("step_labels")
@@ -478,8 +478,8 @@ def main(words: Sequence[str] | None = None) -> int:
     print(describe_budget(rows, options), file=sys.stderr)
     if options.check:
         return 0
-    labeling = Labeling(options.samples, options.threshold, options.labels == "soft")
-    names = ("samples", "threshold", "labels", "search", "judgement", "tries")
+    labeling = Labeling(options.samples, options.right_above, options.labels == "soft")
+    names = ("samples", "right_above", "labels", "search", "judgement", "tries")
     settings = {name: getattr(options, name) for name in names}
     dialogue: Any = partial(continue_all, labeling=labeling)
     if options.judge:
