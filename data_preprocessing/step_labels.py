@@ -373,26 +373,25 @@ def describe_budget(rows: Sequence[Row], options: argparse.Namespace) -> str:
             f"each of the {len(rows):,} responses is a single step; choose another --splitter,"
             " --pattern or --delimiters"
         )
-    if options.judge:
-        texts = {str(build_judge_prompt(row, options.judgement)) for row in rows}
-        calls = len(texts) * options.samples
-        work = f"{len(texts):,} different responses to judge"
-    else:
-        prefixes = [
-            {str(build_prompt(row, get_prefix(row, step))) for step in range(count - 1)}
-            for row, count in zip(rows, n_steps, strict=True)
-        ]
-        texts = set().union(*prefixes)
-        work = f"{len(texts):,} different prefixes"
-        calls = len(texts) * options.samples
-        if options.search == "bisection":
-            searched = sum((count - 1).bit_length() for count in n_steps)
-            calls = min(calls, searched * options.samples)
-    read_tokens = calls * sum(map(len, texts)) // len(texts) // _CHARACTERS_PER_TOKEN
+    # Hash and length of each text: together they may be large.
+    texts: dict[int, int] = {}
+    for row in rows:
+        if options.judge:
+            shown = [str(build_judge_prompt(row, options.judgement))]
+        else:
+            steps = range(len(row["spans"]) - 1)
+            shown = [str(build_prompt(row, get_prefix(row, step))) for step in steps]
+        texts |= {hash(text): len(text) for text in shown}
+    calls = len(texts) * options.samples
+    if options.search == "bisection":
+        calls = min(calls, options.samples * sum((count - 1).bit_length() for count in n_steps))
+    work = f"{len(texts):,} different {'responses to judge' if options.judge else 'prefixes'}"
+    again = f", up to {options.tries} times if answers have a wrong form" if options.judge else ""
+    read_tokens = calls * sum(texts.values()) // len(texts) // _CHARACTERS_PER_TOKEN
     return (
         f"{len(rows):,} responses, {sum(n_steps):,} steps, {work}: at most {calls:,} calls that"
         f" write {calls * options.max_new_tokens:,} tokens at most (--max-new-tokens) and read"
-        f" about {read_tokens:,} ({_CHARACTERS_PER_TOKEN} characters a token)"
+        f" about {read_tokens:,} ({_CHARACTERS_PER_TOKEN} characters a token){again}"
     )
 
 
@@ -426,15 +425,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def complete(options: argparse.Namespace) -> None:
     """Fill in what a way of labeling leaves open. Raises ``RunError``: options do not fit."""
-    defaults: dict[str, Any] = {"judgement": "first-error", "tries": 3}
-    others: dict[str, Any] = {"search": "all"}
-    if not options.judge:
-        defaults, others = others, defaults
-    for name in others:
+    ways = {"judgement": "first-error", "tries": 3} if options.judge else {"search": "all"}
+    for name in {"judgement", "tries", "search"} - set(ways):
         if getattr(options, name) is not None:
-            without = "without" if name in ("judgement", "tries") else "with"
-            raise RunError(f"--{name} has no effect {without} --judge; leave it out")
-    for name, value in defaults.items():
+            with_judge = "with" if options.judge else "without"
+            raise RunError(f"--{name} has no effect {with_judge} --judge; leave it out")
+    numbers = (
+        {"samples": 1, "right_above": 0.5} if options.judge else {"samples": 8, "right_above": 0}
+    )
+    for name, value in {**ways, **numbers}.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     if options.search == "bisection" and options.labels == "soft":
@@ -444,10 +443,6 @@ def complete(options: argparse.Namespace) -> None:
             raise RunError("--judge URL is a server: leave out --backend, --base-url and --raw")
         options.backend = "server"
         options.base_url = options.judge
-    if options.samples is None:
-        options.samples = 1 if options.judge else 8
-    if options.right_above is None:
-        options.right_above = 0.5 if options.judge else 0.0
 
 
 @program("step_labels")
@@ -456,12 +451,12 @@ def main(words: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     options = parser.parse_args(words)
     complete(options)
-    rule_value: Any = {"splitter": options.splitter or "auto"}
-    if options.pattern:
-        rule_value = {"pattern": options.pattern}
-    elif options.delimiters:
-        rule_value = {"delimiters": tuple(options.delimiters)}
-    rule = read(StepSettings, rule_value, "--")
+    rules = {
+        "pattern": options.pattern,
+        "delimiters": options.delimiters and tuple(options.delimiters),
+    }
+    named = {"splitter": options.splitter or "auto"}
+    rule = read(StepSettings, {key: value for key, value in rules.items() if value} or named, "--")
     graded = not options.judge
     reading = {"rule": rule, "data_source": options.data_source, "graded": graded}
     parse = partial(read_response, **reading, raw=options.raw)
