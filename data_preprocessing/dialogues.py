@@ -40,18 +40,21 @@ FIELDS = ("key", "text", "tokens", "prompt_tokens", "finish")
 
 @dataclass(frozen=True)
 class Ask:
-    """A chat that asks the model; each ``sample`` and each ``attempt`` has its own seed."""
+    """A chat or text for the model; each ``sample`` and each ``attempt`` has its own seed."""
 
-    prompt: Messages
+    prompt: Messages | str
     sample: int = 0
     attempt: int = 0
 
+    @property
+    def shown(self) -> tuple[dict[str, str], ...] | str:
+        """Return the prompt of a request."""
+        prompt = self.prompt
+        return prompt if isinstance(prompt, str) else tuple(map(dict, prompt))
+
     def seed(self, base: int) -> int:
         """Return 31 bits that differ between prompts, samples and attempts."""
-        query = json.dumps(
-            [base, [dict(message) for message in self.prompt], self.sample, self.attempt],
-            sort_keys=True,
-        )
+        query = json.dumps([base, self.shown, self.sample, self.attempt], sort_keys=True)
         return int.from_bytes(hashlib.blake2b(query.encode(), digest_size=4).digest(), "big") >> 1
 
 
@@ -115,7 +118,7 @@ class Interviewer:
         requests: dict[str, Request] = {}
         keys = []
         for ask in asks:
-            prompt = tuple(dict(message) for message in ask.prompt)
+            prompt = ask.shown
             seed = ask.seed(self._seed)
             # An answer is valid for one question, one model and one way of sampling.
             named = [self._description, prompt, asdict(self._sampling), seed, ask.attempt]

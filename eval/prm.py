@@ -9,7 +9,8 @@ PRMs are implicit (a causal language model and its reference; `--reference none`
 token classifiers (`--scorer classifier`, as TRL's PRM trainer makes them) or step reward models of
 `prime_ext.step_rm.train`, which are recognized by their prime_ext_step_rm.json. For implicit models
 that prime_ext has exported, online and offline ones, reference, coefficient and format of the steps
-come from prime_ext_prm.json next to the weights.
+come from prime_ext_prm.json next to the weights. `--scorer labels --model FOLDER` compares the
+labels that data_preprocessing.step_labels wrote of ProcessBench's files, such as those of a judge.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet)
 from a folder, or from the hub with `--data Qwen/ProcessBench`; prmbench its .jsonl or parquet file,
@@ -52,9 +53,11 @@ from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
 from prime_ext.verifiers.math import STYLES
 
 from .prm_data import (
+    LABELS,
     PRMBENCH,
     PROCESSBENCH,
     SPLITS,
+    read_first_errors,
     read_prmbench,
     read_problems,
     read_processbench,
@@ -75,9 +78,10 @@ from .prm_scorers import (
     StepRMScorer,
     read_model_identity,
     score_all,
+    score_by_labels,
 )
 
-SCORERS = ("implicit", "classifier", "step_rm")
+SCORERS = ("implicit", "classifier", "step_rm", LABELS)
 # Released implicit PRMs (ImplicitPRM, EurusPRM) are scored with it, whatever their training's.
 DEFAULT_COEFFICIENT = 0.001
 
@@ -229,6 +233,8 @@ def complete(arguments: argparse.Namespace) -> Row:
             f"{arguments.model} {what} a step reward model of prime_ext, so --scorer"
             f" {arguments.scorer} cannot read it"
         )
+    if arguments.scorer == LABELS and arguments.task != "processbench":
+        raise RunError(f"--scorer {LABELS} is for processbench, not {arguments.task}")
     if is_step_rm and arguments.max_length is not None:
         raise RunError("--max-length has no effect on a step reward model, which has its own")
     if getattr(arguments, "threshold", 0.0) is None:
@@ -295,8 +301,12 @@ def run(arguments: argparse.Namespace) -> None:
         responses = [response for problem in items for response in problem.responses]
     if not bench and all(len(response.steps) == 1 for response in responses):
         print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
-    scorer = load_scorer(arguments, description)
-    tokens = [scorer.tokens(response) for response in responses]
+    labeled = arguments.scorer == LABELS
+    if labeled:
+        raw = score_by_labels(read_first_errors(arguments.model, items), responses)
+    else:
+        scorer = load_scorer(arguments, description)
+        tokens = [scorer.tokens(response) for response in responses]
     settings = {
         "model": read_model_identity(arguments.model),
         "scorer": arguments.scorer,
@@ -307,7 +317,8 @@ def run(arguments: argparse.Namespace) -> None:
     }
     folder = arguments.output
     with run_folder(folder, settings, "scores.settings.json"):
-        raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
+        if not labeled:
+            raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
         if bench:
             is_processbench = arguments.task == "processbench"
             measure = measure_processbench if is_processbench else measure_prmbench

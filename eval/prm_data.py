@@ -3,8 +3,10 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from prime_ext.verifiers.math.notation import normalize
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"
+LABELS = "labels"
 PRMBENCH = "hitsmy/PRMBench_Preview"
 _PRMBENCH_NAMES = ("idx", "classification")
 # Of PRMBench's steps, which are numbered in their texts; 3.5 is not a number of a step.
@@ -109,11 +112,12 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
     """
 
     def parse(row: Row) -> tuple[Any, int, LabeledResponse]:
-        steps = get_texts(row, "steps", may_be_empty=True)
+        # The second names are those of data_preprocessing.step_labels.
+        steps = get_texts(row, "steps", "completions", may_be_empty=True)
         _, label = get_field(row, "label")
         check_whole(label, "label", -1, len(steps) - 1)
         text, ends = join_steps(steps, prefix, separator)
-        response = LabeledResponse(get_prompt(row, "problem"), text, ends, tuple(steps))
+        response = LabeledResponse(get_prompt(row, "problem", "prompt"), text, ends, tuple(steps))
         return row.get("id"), label, response
 
     where, rows = _find_processbench_rows(data, split)
@@ -121,6 +125,23 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
         ProcessBenchItem(f"{split}-{index}" if name is None else str(name), split, label, response)
         for index, (_, (name, label, response)) in enumerate(parse_numbered(rows, parse, where))
     ]
+
+
+def read_first_errors(folder: str, items: Sequence[ProcessBenchItem]) -> list[int | None]:
+    """Return the first error of each item from the labels in ``<folder>/<split>.parquet``.
+
+    None where there is none: that response has no label. ``RunError`` or ``SourceError``: a file
+    is missing or not of data_preprocessing.step_labels, or has no row of a split.
+    """
+    first_errors: list[int | None] = []
+    for split, rows in groupby(items, key=attrgetter("split")):
+        read = read_processbench(folder, split, "", "")
+        labels = {(item.id, len(item.response.steps)): item.label for item in read}
+        errors = [labels.get((item.id, len(item.response.steps))) for item in rows]
+        if all(error is None for error in errors):
+            raise RunError(f"{folder} has no labels of the responses of {split}, by their ids")
+        first_errors += errors
+    return first_errors
 
 
 def _find_prmbench_rows(data: str) -> list[tuple[str, Numbered]]:

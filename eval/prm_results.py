@@ -330,7 +330,10 @@ def format_prm_report(results: Mapping[str, Any], short: bool = False) -> str:
         fate = {"processbench": "count as wrong", "prmbench": "are left out"}.get(
             task, "are chosen last"
         )
-        page.text(f"{results['overlong']} responses were longer than --max-length; they {fate}.")
+        unscored = {"labels": "have no label"}.get(
+            settings["scorer"], "were longer than --max-length"
+        )
+        page.text(f"{results['overlong']} responses {unscored}; they {fate}.")
     return page.markdown()
 
 

@@ -198,6 +198,21 @@ class StepRMScorer:
         return [{"probability": [known[step_input] for step_input in inputs]} for inputs in read]
 
 
+def score_by_labels(
+    errors: Sequence[int | None], responses: Sequence[LabeledResponse]
+) -> list[Row]:
+    """Return results of responses by their first errors (-1 for none): 1 before, 0 from there on.
+
+    A response without a label has the result of one that is too long.
+    """
+    return [
+        {OVERLONG: 0}
+        if error is None
+        else {"probability": [float(not 0 <= error <= n) for n in range(len(response.steps))]}
+        for error, response in zip(errors, responses, strict=True)
+    ]
+
+
 def score_steps(
     result: Row, kind: str, coefficient: float | None, with_reference: bool = True
 ) -> list[float] | None:

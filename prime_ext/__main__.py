@@ -50,6 +50,10 @@ COMMANDS = {
     ),
     "data validate-votes": ("prime_ext.data.validate_votes", "votes of a model on math problems"),
     "data selection": ("prime_ext.data.selection", "select problems by these votes"),
+    "data step-labels": (
+        "prime_ext.data.step_labels",
+        "labels of steps, by continuations or a judge",
+    ),
     "data sft-data": ("prime_ext.data.sft_data", "responses of a teacher as chats for SFT"),
 }
 

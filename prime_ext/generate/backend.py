@@ -4,7 +4,7 @@
 import queue
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tqdm import tqdm
 
@@ -34,8 +34,9 @@ class Sampling:
 class Request:
     """A request for one response to a chat or a text.
 
-    The model sees a chat through its template, and a text as it is. The same request with the same
-    seed gives the same response where the backend can.
+    The model sees a chat through its template, and a text as it is. It continues the last message
+    of a chat if that is the assistant's. The same request with the same seed gives the same
+    response where the backend can.
     """
 
     key: str
@@ -58,6 +59,16 @@ class Response:
     prompt_tokens: int
     finish: str
     detail: str = ""
+
+
+Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
+
+
+def split_begun(prompt: Prompt) -> tuple[Prompt, str]:
+    """Return a prompt without the begun response at the end of its chat, and that, or ""."""
+    if isinstance(prompt, str) or not prompt or prompt[-1]["role"] != "assistant":
+        return prompt, ""
+    return prompt[:-1], prompt[-1]["content"]
 
 
 def build_failure(request: Request, detail: str, prompt_tokens: int = 0) -> Response:

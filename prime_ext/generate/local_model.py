@@ -5,13 +5,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from cachetools import LRUCache
 
-from prime_ext.generate.backend import Backend, BackendError, Request
+from prime_ext.generate.backend import Backend, BackendError, Request, split_begun
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
 from prime_ext.utils.files import digest_files
 from prime_ext.utils.hub import use_cache_without_hub
@@ -140,6 +141,7 @@ class LocalBackend(Backend):
 
         Raises ``BackendError``: no template fits the chat.
         """
+        prompt, begun = split_begun(prompt)
         if isinstance(prompt, str):
             return prompt
         if not self.tokenizer.chat_template:
@@ -149,11 +151,10 @@ class LocalBackend(Backend):
             )
         chat = [dict(message) for message in prompt]
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    chat, tokenize=False, add_generation_prompt=True, **self.chat_options
-                )
+            text = self.tokenizer.apply_chat_template(
+                chat, tokenize=False, add_generation_prompt=True, **self.chat_options
             )
+            return f"{text}{begun}"
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise BackendError(
                 join_lines(f"the chat template of {self.name} refuses the chat: {error}")
@@ -161,18 +162,21 @@ class LocalBackend(Backend):
 
     def ids(self, request: Request) -> list[int]:
         """Return the prompt's token ids (raw text: with special tokens). Raises as :meth:`text`."""
-        prompt = request.prompt
+        prompt, begun = split_begun(request.prompt)
         key = (
             prompt
             if isinstance(prompt, str)
             else tuple(tuple(sorted(message.items())) for message in prompt)
         )
-        if key not in self._ids:
-            text = self.text(prompt)
-            self._ids[key] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str))[
-                "input_ids"
-            ]
-        return self._ids[key]
+        if (key, begun) not in self._ids:
+            encode = partial(self.tokenizer, add_special_tokens=isinstance(prompt, str))
+            ids = encode(self.text(prompt))["input_ids"]
+            if begun:
+                # As in training: a response is tokenized alone, and special tokens in it are text.
+                encode = partial(encode, split_special_tokens=True)
+                ids = [*ids, *encode(begun)["input_ids"]]
+            self._ids[key, begun] = ids
+        return self._ids[key, begun]
 
     def render_prompt(self, request: Request) -> str:
         text = self.text(request.prompt)

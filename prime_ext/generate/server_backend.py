@@ -19,6 +19,7 @@ from prime_ext.generate.backend import (
     Request,
     Response,
     build_failure,
+    split_begun,
     stream,
 )
 from prime_ext.utils.report_page import join_lines
@@ -208,6 +209,7 @@ def payload(request: Request, model: str, chat_options: Mapping[str, Any]) -> di
         "min_tokens": sampling.min_new_tokens,
         "chat_template_kwargs": {} if isinstance(request.prompt, str) else dict(chat_options),
     }
+    begins = {"continue_final_message": True, "add_generation_prompt": False}
     return {
         "model": model,
         **(
@@ -222,7 +224,10 @@ def payload(request: Request, model: str, chat_options: Mapping[str, Any]) -> di
         "stream": False,
         "seed": request.seed & (2**63 - 1),
         **({"stop": list(sampling.stop)} if sampling.stop else {}),
-        "extra_body": {name: value for name, value in extensions.items() if value},
+        "extra_body": {
+            **{name: value for name, value in extensions.items() if value},
+            **(begins if split_begun(request.prompt)[1] else {}),
+        },
     }
 
 

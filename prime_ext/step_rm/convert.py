@@ -39,12 +39,14 @@ from prime_ext.utils.fields import (
     check_whole,
     get_field,
     get_list,
+    get_prompt,
     get_text,
     get_texts,
     show_value,
 )
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 from prime_ext.utils.run_store import RunError, command
+from prime_ext.utils.text_tokens import wrap_prompt
 
 # Share of the rows of a file that may be unreadable.
 MOST_MALFORMED = 0.1
@@ -189,6 +191,26 @@ def chains(row: Row, context: Context) -> Steps:
     yield from _chain(get_text(row, "question"), steps, read_labels(row, len(steps)), context)
 
 
+def stepwise(row: Row, context: Context) -> Steps:
+    """Read TRL's ``{"prompt": ..., "completions": [...], "labels": [true | false | null]}``.
+
+    ``data_preprocessing.step_labels`` writes 1 and 0, which are the labels 1 and -1. The question
+    is the text of the user's messages.
+    """
+    prompt = wrap_prompt(get_prompt(row, "prompt"))
+    users = [message["content"] for message in prompt if message["role"] == "user"]
+    steps = get_texts(row, "completions")
+    labels: list[int | None] = []
+    for number, value in enumerate(get_list(row, "labels", length=len(steps)), start=1):
+        if value not in (0, 1, None):
+            raise BadRow(
+                f"labels {number} must be 1, 0 or null, got {show_value(value)}; a step reward"
+                " model has classes, so write hard labels"
+            )
+        labels.append(None if value is None else 1 if value else -1)
+    yield from _chain(check_text("\n".join(users), "prompt"), steps, labels, context)
+
+
 def _chain(question: str, steps: list[Any], labels: list[int | None], context: Context) -> Steps:
     """Yield the steps of a response that have a label."""
     texts = tuple(check_text(step, f"step {number}") for number, step in enumerate(steps, start=1))
@@ -198,7 +220,8 @@ def _chain(question: str, steps: list[Any], labels: list[int | None], context: C
 
 
 FORMATS: dict[str, Callable[[Row, Context], Steps]] = {
-    each.__name__.replace("_", "-"): each for each in (pspo, prm800k, math_shepherd, chains)
+    each.__name__.replace("_", "-"): each
+    for each in (pspo, prm800k, math_shepherd, chains, stepwise)
 }
 
 

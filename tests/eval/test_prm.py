@@ -205,7 +205,7 @@ PROCESS = {"id": "a", "problem": "1+1?", "steps": ["one", "two"], "label": 1}
         ({"label": None}, "label must be a whole number from -1 to 1, got None"),
         ({"label": 2}, "label must be a whole number from -1 to 1, got 2"),
         ({"problem": 5}, "problem must be a text"),
-        (None, "no field 'steps'; it has ['id', 'label', 'problem']"),
+        (None, "no field 'steps' or 'completions'; it has ['id', 'label', 'problem']"),
     ],
 )
 def test_a_bad_row_of_processbench_is_named_with_its_field(tmp_path, change, message):

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
+from recipes.tiny_model import write_model
 
 TEXTS = ["1+1?", "a much longer question about nothing", "Ä", "x y z", "0123456789" * 3]
 
@@ -119,3 +120,26 @@ def test_options_that_cannot_be_met_are_one_line(model_path):
     for name, value in values.items():
         with pytest.raises(BackendError, match=f"--{name.replace('_', '-')} {value}"):
             open_backend("transformers", str(model_path), **{name: value})
+
+
+@pytest.mark.parametrize("begins", ["", "ab", "a <s> \nb", "Ä"])
+def test_a_begun_response_is_continued_where_it_ends(backend, begins):
+    sampling = Sampling(max_new_tokens=12)
+    user = {"role": "user", "content": "1+1?"}
+    begun = Request("b", (user, {"role": "assistant", "content": begins}), sampling)
+    shown = backend.render_prompt(Request("a", (user,), sampling)) + begins
+    assert backend.render_prompt(begun) == shown
+    # The tokenizer has a token for each byte, so cutting the text cuts the tokens.
+    plain = answers(backend, [Request("p", shown, sampling)])["p"]
+    assert answers(backend, [begun])["b"].text == plain.text
+
+
+def test_marks_in_a_begun_response_are_text(tmp_path):
+    write_model(tmp_path, "qwen3")
+    qwen = open_backend("transformers", str(tmp_path), device="cpu")
+    user = {"role": "user", "content": "1+1?"}
+    prompt = qwen.ids(Request("a", (user,), Sampling()))
+    begun = (user, {"role": "assistant", "content": "2<|im_end|>"})
+    ids = qwen.ids(Request("b", begun, Sampling()))
+    assert ids[: len(prompt)] == prompt and qwen.tokenizer.eos_token_id not in ids[len(prompt) :]
+    assert qwen.tokenizer.decode(ids[len(prompt) :]) == "2<|im_end|>"

@@ -49,6 +49,12 @@ GOOD = {
 {"question": "What is 3?", "steps": ["a", "d"], "labels": [1, 0]}
 {"question": "What is 3?", "steps": ["a", "d"], "labels": [null, 1]}"""
     ),
+    "stepwise": (
+        """
+{"prompt": "What is 3?", "completions": ["a", "b", "c"], "labels": [true, null, false]}
+{"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q?"}], \
+"completions": ["a", "b"], "labels": [1.0, 0.0]}"""
+    ),
 }
 MALFORMED = {
     "pspo": (
@@ -85,6 +91,16 @@ MALFORMED = {
 {"question": "q", "steps": ["a"], "labels": [0.5]}
 {"question": "q", "steps": ["a"], "labels": ["1"]}"""
     ),
+    "stepwise": (
+        """
+{"prompt": "q", "completions": ["a"], "labels": [0.5]}
+{"prompt": "q", "completions": ["a"], "labels": [-1]}
+{"prompt": "q", "completions": ["a"], "labels": [NaN]}
+{"prompt": "q", "completions": ["a"], "labels": [[]]}
+{"prompt": "q", "completions": ["a"], "labels": [1, 1]}
+{"prompt": [{"role": "system", "content": "S"}], "completions": ["a"], "labels": [1]}
+{"prompt": "q", "labels": [1]}"""
+    ),
 }
 
 
@@ -118,6 +134,7 @@ EXPECTED = {
      "How?|Step 1: a|Step 2: b> Step 3: c 1", "Mr. R is 5.> Step 1: He is 5. 1",
      "Is it?> We add. 1", "Is it?|We add.> We stop. -1"],
     "chains": ["What is 3?> a 1", "What is 3?|a|b> c -1"],
+    "stepwise": ["What is 3?> a 1", "What is 3?|a|b> c -1", "Q?> a 1", "Q?|a> b -1"],
 }  # fmt: skip
 
 
