@@ -297,6 +297,8 @@ REFUSED = [
     ("cpu", {"prime.turns": TURN_REWARDS},
      "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
+    ("cpu", {"prime.outcome.estimator": "maxrl", "algorithm.use_kl_in_reward": True},
+     "prime.outcome.estimator=maxrl divides by a mean of rewards"),
     ("cpu", {"prime.outcome.coefficient": 0.0}, "prime.process.gate weighs rewards by outcomes"),
     ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"},
      "set prm.update_mode=before (it is after)"),
