@@ -136,6 +136,26 @@ def test_a_study_of_ones_own_writes_one_small_file(tiny_task, tmp_path, monkeypa
         read_study("compakt")
 
 
+@pytest.mark.parametrize("lines", [{}, {"held": {0.5: "rloo", 1: "held"}}])
+def test_a_picture_has_a_line_for_each_name(tiny_task, tmp_path, monkeypatch, lines):
+    picture = {"picture": {"accuracy": 0.5, "axis": "place", "lines": lines}} if lines else {}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(STUDY | picture))
+    study = read_study(str(tmp_path / "mine.yaml"))
+    results = tmp_path / "results.json"
+    write_json(results, run_study(study, tmp_path))
+    drawn = []
+    monkeypatch.setattr(study_report, "save", lambda figure, path: drawn.append((figure, path)))
+    words = ["report", str(tmp_path / "mine.yaml"), "--results", str(results), "--picture", "x.png"]
+    monkeypatch.setattr("sys.argv", words)
+    study_report.main()
+    ((figure, path),) = drawn
+    (axis,) = figure.axes
+    labels = axis.get_legend_handles_labels()[1]
+    assert path == Path("x.png")
+    curves = ["`held`, rollout.prompts=5", "`rloo`, rollout.prompts=4, actor.lr=1e-3"]
+    assert sorted(labels) == (["held"] if lines else curves)
+
+
 class Fake(through_verl.VerlTask):
     """A task whose script leaves metrics and checkpoints, or fails for the second seed."""
 
