@@ -122,9 +122,9 @@ def center_wrong(
 ) -> torch.Tensor:
     """Subtract from the rewards of a prompt's wrong responses their mean, at the mask's positions.
 
-    This is the outcome-conditioned centering of PROGRS (arXiv 2604.02341), per reward instead of
-    per response: the wrong responses of a prompt earn 0 together, and a wrong response with more
-    steps gains nothing by their number. Right ones (``label_B`` above 1/2) keep their rewards.
+    The idea is the outcome-conditioned centering of PROGRS (arXiv 2604.02341). The mean is over
+    rewards, so that the wrong responses of a prompt earn 0 together, and more steps gain nothing by
+    their number. Right responses (``label_B`` above 1/2) keep their rewards.
     """
     mask_BT = mask_BT.bool()
     wrong_B = mask_BT.any(-1) & (label_B <= 0.5)

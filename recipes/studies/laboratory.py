@@ -203,13 +203,13 @@ class NoisyScorer:
     """Misjudge a step by its value, operation and result, as drawn for the run: always in the same
     way; false: each step by chance."""
     center_wrong: bool = False
-    """As prime.process.center_wrong."""
+    """The same as prime.process.center_wrong."""
     credit: Credit = "sum"
-    """As prime.process.credit."""
+    """The same as prime.process.credit."""
     discount: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """As prime.process.discount."""
+    """The same as prime.process.discount."""
     estimator: Literal["rloo", "rloo_per_token"] = "rloo"
-    """As prime.process.estimator."""
+    """The same as prime.process.estimator."""
 
     def score(
         self, task: ChainTask, rollouts: Any, generator: torch.Generator, seed: int

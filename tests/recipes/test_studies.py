@@ -30,8 +30,9 @@ from recipes.studies.study_report import format_table, read_results, read_study
 from recipes.tiny_model import write_model
 
 ROOT = Path(__file__).parents[2]
-# The study of a pretrained model has not been run.
-STUDIES = sorted({path.stem for path in study_report.FOLDER.glob("*.yaml")} - {"pretrained"})
+# These have not been run.
+NOT_RUN = {"pretrained", "prm_quality"}
+STUDIES = sorted({path.stem for path in study_report.FOLDER.glob("*.yaml")} - NOT_RUN)
 PAGES = [
     *(ROOT / "docs" / "explanation" / "results").glob("*.md"),
     *(ROOT / "docs" / "tutorials").glob("*.md"),
