@@ -48,6 +48,7 @@ DEFAULTS: dict[str, Any] = {
     "actor.lr_warmup_steps": 10,  # updates
     "actor.mini_batches": 5,  # updates per step
     "actor.clip_ratio": 0.2,
+    "prime.outcome.estimator": "rloo",  # grpo: over the deviation of a prompt's outcomes; maxrl: over their mean
     "prime.process.coefficient": 0.0,  # weight of the PRM; 0: there is none
     "prime.process.form": "tokens",  # beta * log(phi / ref) rewards sampled tokens; kl: KL(pi || phi) joins the loss
     "prime.process.gate": False,  # times how well the PRM orders responses that it has not seen
@@ -62,6 +63,7 @@ DEFAULTS: dict[str, Any] = {
     "prm.trainable_layers": 0.0,  # share of the layers, the last ones; 0: the whole model
 }
 CHOICES = {"prime.process.form": ("tokens", "kl"), "prm.reference": ("frozen", "policy")}
+CHOICES["prime.outcome.estimator"] = ("rloo", "grpo", "maxrl")
 METHODS: dict[str, dict[str, Any]] = {
     "rloo": {},  # the outcome only
     "rloo_ema": {"prime.anchor.coefficient": 1.0},  # outcome plus KL to the average, without a PRM
@@ -357,14 +359,15 @@ class Trainer:
         return first_BT
 
     def advantages(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> torch.Tensor:
-        """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
+        """Return what each token is worth, ``(B, T)``: estimates for each source of reward, summed and whitened."""
         sources = self.reward_sources(batch, gate, scores)
         return advantage.combine_sources(sources, batch.mask_BT, batch.group_B).advantage_BT
 
     def reward_sources(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> dict[str, RewardSource]:
-        """Return the outcome and, with the form ``tokens``, the PRM's rewards."""
+        """Return the rewards by source: the outcome at the last token and, in PRIME, the PRM's at all tokens."""
         reward_BT = batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
-        sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
+        estimator = self.settings["prime.outcome.estimator"]
+        sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, estimator)}
         if scores and self.settings["prime.process.form"] == "tokens":
             weight = self.settings["prime.process.coefficient"] * gate
             reward_BT = implicit_reward.process_rewards(scores[0], self.settings["prm.beta"])

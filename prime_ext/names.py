@@ -46,6 +46,7 @@ _VERLS_GROUPS = EstimatorTraits((), compares_rollouts=True, sums_response=True, 
 ESTIMATORS: dict[str, EstimatorTraits] = {
     "rloo": EstimatorTraits(ALL_SOURCES, True, True, in_verl=True),
     "grpo": EstimatorTraits(ALL_SOURCES, True, True, in_verl=True),
+    "maxrl": EstimatorTraits(("outcome",), compares_rollouts=True, sums_response=True),
     "rloo_per_token": EstimatorTraits(("process",), compares_rollouts=True),
     "turn_rloo": EstimatorTraits(ALL_SOURCES, True, True, compares_turns=True),
     "reinforce": EstimatorTraits(ALL_SOURCES),

@@ -105,6 +105,31 @@ def grpo(
     return return_to_go(apply_mask(centered_BT, source.mask_BT), response_mask_BT, source.discount)
 
 
+def maxrl(
+    source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
+    """Return (r_t - mean_j m_j) / mean_j m_j, summed from t on; 0 where the mean is not above 0.
+
+    This is MaxRL (arXiv 2602.02710), for outcomes of 0 and 1. Let p be the probability of a
+    success, and K of N rollouts successes. The log-likelihood truncated at order N, J_N =
+    -sum_(k=1..N) (1 - p)^k / k, has the gradient grad p * sum_(k=0..N-1) (1 - p)^k = (1 - (1 -
+    p)^N) * grad p / p: that of pass@k, weighted by 1 / k. It is the expectation of the mean of grad
+    log pi over the successes, 0 if K = 0, because a success has the mean grad p / p. So each
+    success weighs 1 / K. Subtracting 1 / N for all rollouts, a term of mean 0, gives (r - K / N) /
+    K, or these advantages with a loss that averages over the rollouts.
+
+    Groups without a success give 0, without that term. Leaving it out there costs (1 - p)^(N - 1) *
+    grad p, the last summand: the result is unbiased for order N - 1, and order 1 is the accuracy.
+    """
+    mean_B = source.mean_reward()
+    groups = _groups(source, group_B)
+    group_mean_B = groups.mean(mean_B)
+    counts_B = (group_mean_B > 0) & (groups.size_B > 1)
+    scale_B = torch.where(counts_B, 1.0 / group_mean_B, 0.0)
+    centered_BT = (source.kept_reward() - group_mean_B[:, None]) * scale_B[:, None]
+    return return_to_go(apply_mask(centered_BT, source.mask_BT), response_mask_BT, source.discount)
+
+
 def rloo_per_token(
     source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor
 ) -> torch.Tensor:
@@ -202,6 +227,7 @@ def _spread_over_steps(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor
 ESTIMATORS: dict[str, Estimator] = {
     "rloo": rloo,
     "grpo": grpo,
+    "maxrl": maxrl,
     "rloo_per_token": rloo_per_token,
     "turn_rloo": turn_rloo,
     "reinforce": reinforce,

@@ -12,6 +12,7 @@ import torch
 
 from prime_ext.algorithms.accumulation import StepScoreFunction
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
+from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.returns import apply_mask, mark_last_token, upcast
 from prime_ext.algorithms.steps import StepSpans, mark_ends, place_at_ends, sum_over_steps
 from prime_ext.names import Credit, RewardPosition
@@ -114,6 +115,24 @@ class ProcessShaping:
         if score_BS is not None:
             return score_BS
         return self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
+
+
+def center_wrong(
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor
+) -> torch.Tensor:
+    """Subtract from the rewards of a prompt's wrong responses their mean, at the mask's positions.
+
+    The idea is the outcome-conditioned centering of PROGRS (arXiv 2604.02341). The mean is over
+    rewards, so that the wrong responses of a prompt earn 0 together, and more steps gain nothing by
+    their number. Right responses (``label_B`` above 1/2) keep their rewards.
+    """
+    mask_BT = mask_BT.bool()
+    wrong_B = mask_BT.any(-1) & (label_B <= 0.5)
+    groups = PromptGroups.build(group_B, wrong_B)
+    reward_BT = apply_mask(reward_BT, mask_BT)
+    count_B = groups.sum(mask_BT.sum(-1)).clamp_min(1)
+    mean_B = groups.sum(upcast(reward_BT).sum(-1)) / count_B
+    return reward_BT - apply_mask(mean_B[:, None], mask_BT & wrong_B[:, None])
 
 
 def compute_step_rewards(

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from prime_ext.algorithms.advantage import outcome_source
-from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.process_shaping import ProcessShaping, center_wrong
 from prime_ext.algorithms.returns import NOISE_MARGIN, normalize_by_batch_max
 from prime_ext.algorithms.steps import StepSpans
 from prime_ext.methods.rollouts import Rewards, Rollouts, ScoredRollouts
@@ -31,6 +31,8 @@ def shape_rewards(
     metrics = {}
     spans = None if scored.steps is None else scored.steps.spans
     paid_BT, source_BT = shaping(reward_BT, mask_BT, spans, scored.score_BS)
+    if settings.center_wrong:
+        paid_BT = center_wrong(paid_BT, source_BT, rollouts.label_B, rollouts.group_B)
     if rollouts.penalty_BT is not None:
         # As for an outcome: summed up for estimators that see a response's rewards as one.
         penalized = outcome_source(paid_BT + rollouts.penalty_BT, mask_BT, settings.estimator)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Positive, Share, Text, limit_to
+from prime_ext.config.checks import STRICT, Positive, Share, Switch, Text, limit_to
 from prime_ext.names import list_estimators
 
 if TYPE_CHECKING:
@@ -115,6 +115,9 @@ class ProcessSourceSettings(SourceSettings):
     """The reliability gate scales the process rewards by clip(2 * e - 1, 0, 1), where e is the
     running pair accuracy of the PRM on responses before it trains on them. null: no gate, as in the
     paper; variant=guarded has {decay: 0.8, start: 0.5}."""
+    center_wrong: Switch = False
+    """Subtract from the rewards of a prompt's wrong responses their mean (as in PROGRS), before the
+    normalization: wrong answers earn nothing on average, whatever the scorer says."""
 
     granularity: ClassVar[Granularity]
 

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from tqdm import trange
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
@@ -31,10 +33,12 @@ from examples.minimal_prime import (
 )
 from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.prm_accuracy import count_pairs
+from prime_ext.algorithms.process_shaping import center_wrong, credit_rewards
 from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps
 from prime_ext.algorithms.turns import turn_boundaries
-from prime_ext.config.checks import SettingsError, read
+from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.generate.prm_description import versions
+from prime_ext.names import Credit
 from prime_ext.tasks.gym_problems import generate
 from prime_ext.utils.files import read_json, write_atomically, write_json
 from prime_ext.utils.rows import SourceError
@@ -198,14 +202,48 @@ def train_on_demonstrations(
     return learner.model, losses
 
 
+@dataclass(frozen=True, config=STRICT)
+class NoisyScorer:
+    """A step scorer for chains that knows the labels of steps and misjudges some (``scorer.*``)."""
+
+    accuracy: Annotated[float, Field(ge=0, le=1)]
+    """Probability that a step gets its label, 0 or 1, as its score; else it gets the other."""
+    repeats: bool = False
+    """Misjudge a step by its value, operation and result, as drawn for the run: always in the same
+    way; false: each step by chance."""
+    center_wrong: bool = False
+    """The same as prime.process.center_wrong."""
+    credit: Credit = "sum"
+    """The same as prime.process.credit."""
+    discount: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The same as prime.process.discount."""
+    estimator: Literal["rloo", "rloo_per_token"] = "rloo"
+    """The same as prime.process.estimator."""
+
+    def score(
+        self, task: ChainTask, rollouts: Any, generator: torch.Generator, seed: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scores at the ends of steps, and the mask of ends, ``(B, T)`` both."""
+        label_BT, is_end_BT = label_steps(task, rollouts)
+        if self.repeats:
+            size = 3 * [task.first_operation + task.n_operations]
+            draw_VVV = torch.rand(size, generator=torch.Generator().manual_seed(seed))
+            ids_BT = rollouts.response_BT
+            draw_BT = torch.zeros(ids_BT.shape)
+            draw_BT[:, 2:] = draw_VVV[ids_BT[:, :-2], ids_BT[:, 1:-1], ids_BT[:, 2:]]
+        else:
+            draw_BT = torch.rand(label_BT.shape, generator=generator)
+        return torch.where(draw_BT < self.accuracy, label_BT, 1 - label_BT) * is_end_BT, is_end_BT
+
+
 class StudyTrainer(Trainer):
     """A trainer that inverts the share ``flipped`` of the outcomes, but not in evaluation.
 
-    With ``shuffled`` the PRM learns from the outcomes of other responses, a control. ``seconds``
-    are those of the processor, so that other work on the machine does not count. ``origin`` is the
-    model before training, if the divergence from it is measured. In games ``turns`` says which
-    rewards of turns count besides the outcome, and ``by_turn`` pays the PRM's rewards at their
-    ends.
+    A ``scorer`` rewards steps next to the outcome. With ``shuffled`` the PRM learns from the
+    outcomes of other responses, a control. ``seconds`` are those of the processor, so that other
+    work on the machine does not count. ``origin`` is the model before training, if the divergence
+    from it is measured. In games ``turns`` says which rewards of turns count besides the
+    outcome, and ``by_turn`` pays the PRM's rewards at their ends.
     """
 
     flipped = 0.0
@@ -214,6 +252,8 @@ class StudyTrainer(Trainer):
     origin: Any = None
     turns: Literal["none", "rewards", "gains"] = "none"
     by_turn = False
+    scorer: NoisyScorer | None = None
+    seed = 0
 
     def step(self) -> None:
         started = time.process_time()
@@ -251,21 +291,43 @@ class StudyTrainer(Trainer):
             self.shares["step_auc"].append((auc, 1.0))
         return gate, scores
 
-    def reward_sources(self, batch: Any, gate: float, scores: PRMOutputs | None) -> Any:
+    def reward_sources(
+        self, batch: Any, gate: float, scores: PRMOutputs | None
+    ) -> dict[str, RewardSource]:
         sources = super().reward_sources(batch, gate, scores)
-        if not isinstance(self.task, GameTask):
+        if isinstance(self.task, GameTask):
+            return sources | self.turn_sources(batch, sources)
+        if self.scorer is None:
             return sources
+        scorer = self.scorer
+        score_BT, is_end_BT = scorer.score(self.task, batch, self.prm_rng, self.seed)
+        # The steps of chains end at every second token.
+        score_BT[:, 2::2] = credit_rewards(scorer.credit, score_BT[:, 2::2], is_end_BT[:, 2::2])
+        pairs = count_pairs(score_BT.sum(1), batch.outcome_B, batch.group_B)
+        gate = self.gate.update(pairs) if self.settings["prime.process.gate"] else 1.0
+        self.shares["pair_accuracy"].append(pairs)
+        self.shares["gate"].append((gate, 1.0))
+        if scorer.center_wrong:
+            score_BT = center_wrong(score_BT, is_end_BT, batch.outcome_B, batch.group_B)
+        fields = {"discount": scorer.discount, "estimator": scorer.estimator}
+        return sources | {"process": RewardSource(score_BT, is_end_BT, gate, **fields)}
+
+    def turn_sources(
+        self, batch: Any, sources: Mapping[str, RewardSource]
+    ) -> dict[str, RewardSource]:
+        """Return the game's rewards of turns, and the PRM's paid by turn, where they count."""
         end_BT = turn_boundaries(batch.mask_BT, batch.mask_BT)
-        by_turn = {"mask_BT": end_BT, "turn_end_BT": end_BT, "estimator": "turn_rloo"}
+        by_turn: dict[str, Any] = {"mask_BT": end_BT, "turn_end_BT": end_BT}
+        by_turn["estimator"] = "turn_rloo"
+        made = {}
         if self.turns != "none":
-            sources["turns"] = RewardSource(
-                self.task.turn_rewards(self.turns, batch.mask_BT), **by_turn
-            )
+            reward_BT = self.task.turn_rewards(self.turns, batch.mask_BT)
+            made["turns"] = RewardSource(reward_BT, **by_turn)
         if self.by_turn:
             spans = step_spans(end_BT, batch.mask_BT)
             sum_BT = place_at_ends(sum_over_steps(sources["process"].reward_BT, spans), spans)
-            sources["process"] = replace(sources["process"], reward_BT=sum_BT, **by_turn)
-        return sources
+            made["process"] = replace(sources["process"], reward_BT=sum_BT, **by_turn)
+        return made
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float | int]:
@@ -338,14 +400,22 @@ def run(
     changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)
     shuffled = changes.pop("shuffled", "false") == "true"
     precision = changes.pop("precision", "bfloat16")
+    of_scorer = {key: changes.pop(key) for key in list(changes) if key.startswith("scorer.")}
     read(Literal[tuple(PRECISIONS)], precision, "precision")
     turns = read(Literal["none", "rewards", "gains"], changes.pop("turns", "none"), "turns")
     by_turn = read(bool, changes.pop("by_turn", "false"), "by_turn")
     if (turns != "none" or by_turn) and "distance" not in study["task"]:
         raise SettingsError(f"turns={turns}, by_turn={by_turn}: only games have turns")
+    scorer = None
+    if of_scorer:
+        fields = {key.removeprefix("scorer."): value for key, value in of_scorer.items()}
+        scorer = read(NoisyScorer, fields, "scorer")
+        if "model" in study or "distance" in study["task"]:
+            raise SettingsError("scorer: only chains have one; leave it out")
     settings = build_settings(method, changes)
     plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
     plan |= {"shuffled": True} if shuffled else {}
+    plan |= {"scorer": of_scorer} if of_scorer else {}
     plan |= {"turns": turns, "by_turn": by_turn} if "distance" in study["task"] else {}
     if "model" in study:
         plan |= {"warm_start": study.get("warm_start"), "precision": precision}
@@ -368,6 +438,8 @@ def run(
     trainer.turns, trainer.by_turn = turns, by_turn
     if isinstance(task, GameTask):
         trainer.sample = play
+    trainer.scorer = scorer
+    trainer.seed = seed
     every = 160
     record = {}
     if "model" in study:

@@ -17,11 +17,13 @@ A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 - or ``through_verl`` with ``steps`` and ``options`` of the task;
 - ``every`` (steps between evaluations) and ``words`` of all runs;
 - ``methods``: candidates by name, each a list of words. With a ``task`` a word is ``key=value`` or,
-  where the name is not one, a method; with a ``model``, ``precision`` is bfloat16 or float32.
+  where the name is not one, a method; ``scorer.NAME`` is a field of
+  :class:`recipes.studies.laboratory.NoisyScorer`, and with a ``model``, ``precision`` is bfloat16
+  or float32.
   Through verl it is an override or ``NAME=value``, a knob of the task's script;
 - ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several
   candidates: the one with the highest mean accuracy over the curves is chosen;
-- ``labels`` and ``table``: see :mod:`recipes.studies.study_report`.
+- ``labels``, ``table`` and ``picture``: see :mod:`recipes.studies.study_report`.
 
 Start the same command again after an interruption: finished runs, each a file in the study's folder
 of ``--output``, are not repeated; one through verl resumes. The results go to one file.

@@ -5,7 +5,8 @@
     python -m recipes.studies.study_report compact --baseline rloo_ema --axis seconds
 
 A study is ``recipes/studies/NAME.yaml`` and its results ``recipes/studies/results/NAME.json``,
-unless paths are given.
+unless paths are given. ``--picture FILE`` draws the curves, or the ``picture`` of the study: an
+``accuracy`` at which methods are compared, and ``lines`` of methods by their place on the ``axis``.
 """
 
 import argparse
@@ -16,9 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
+from matplotlib.axes import Axes
 
 from prime_ext.utils.files import read_json
 from prime_ext.utils.report_page import format_markdown_table
+from recipes.figures import GREY, make_figure, save
 from recipes.run_statistics import find_crossing, format_mean, mean_and_error
 
 FOLDER = Path(__file__).parent
@@ -91,6 +94,21 @@ def find_arrivals(runs: Runs, axis: str, accuracy: float) -> dict[int, Arrival]:
     }
 
 
+def compare(
+    reached: Mapping[int, Arrival], baseline: Mapping[int, Arrival]
+) -> tuple[str, list[float]]:
+    """Return the bound, see :func:`format_ratio`, and the logarithms of the speed-ups by pair."""
+    pairs = [(baseline[seed], reached[seed]) for seed in baseline if seed in reached]
+    pairs = [(first, second) for first, second in pairs if first.arrived or second.arrived]
+    logs = [math.log(first.position / second.position) for first, second in pairs]
+    late_baseline = not all(first.arrived for first, _ in pairs)
+    late_own = not all(second.arrived for _, second in pairs)
+    bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[
+        late_baseline, late_own
+    ]
+    return bound, logs
+
+
 def format_ratio(reached: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | None) -> str:
     """Format the mean over seeds and, in brackets, the method's speed-up over the baseline.
 
@@ -103,16 +121,9 @@ def format_ratio(reached: Mapping[int, Arrival], baseline: Mapping[int, Arrival]
     mean = float(np.mean([arrival.position for arrival in reached.values()]))
     late = "" if all(arrival.arrived for arrival in reached.values()) else ">"
     text = f"{late}{mean:,.{0 if mean >= 100 else 1}f}"
-    pairs = [(baseline[seed], reached[seed]) for seed in baseline or () if seed in reached]
-    pairs = [(first, second) for first, second in pairs if first.arrived or second.arrived]
-    if not pairs:
+    bound, logs = compare(reached, baseline or {})
+    if not logs:
         return text
-    logs = [math.log(first.position / second.position) for first, second in pairs]
-    late_baseline = not all(first.arrived for first, _ in pairs)
-    late_own = not all(second.arrived for _, second in pairs)
-    bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[
-        late_baseline, late_own
-    ]
     ratio, error = mean_and_error(logs)
     spread = "" if error is None else f" ± {error:.2f}"
     return (
@@ -200,6 +211,61 @@ def format_table(study: Study, results: Mapping[str, Method], baseline: str | No
     return format_markdown_table(lines[0], lines[1:], escape=False)
 
 
+def draw_curves(axis: Axes, study: Study, results: Mapping[str, Method]) -> None:
+    """Draw the mean accuracy of each method over rollouts, with its standard error over seeds."""
+    for name, (words, runs) in results.items():
+        rollouts = next(iter(runs.values()))["curve"]["rollouts"]
+        curves = [run["curve"]["accuracy"] for run in runs.values()]
+        points = [mean_and_error(values) for values in zip(*curves, strict=True)]
+        mean, error = 100 * np.array([[mean, error or 0.0] for mean, error in points]).T
+        (line,) = axis.plot(rollouts, mean, label=label_method(study, name, words))
+        axis.fill_between(rollouts, mean - error, mean + error, color=line.get_color(), alpha=0.2)
+    axis.set(xlabel="rollouts", ylabel="accuracy (%)")
+
+
+def draw_ratios(axis: Axes, study: Study, results: Mapping[str, Method], baseline: str) -> None:
+    """Draw the lines of the study's ``picture``: speed-ups over the baseline, with their errors.
+
+    An open circle is a bound.
+    """
+    picture = study["picture"]
+    places = {
+        name: find_arrivals(method.runs, "rollouts", picture["accuracy"])
+        for name, method in results.items()
+    }
+    for label, names in picture["lines"].items():
+        ratios = {at: compare(places[name], places[baseline]) for at, name in names.items()}
+        ratios = {at: (bound, logs) for at, (bound, logs) in ratios.items() if logs}
+        points = [mean_and_error(logs) for _, logs in ratios.values()]
+        mean, error = np.array([[mean, error or 0.0] for mean, error in points]).T
+        middle = np.exp(mean)
+        spread = [middle - np.exp(mean - error), np.exp(mean + error) - middle]
+        bars = axis.errorbar(list(ratios), middle, yerr=spread, capsize=3, label=label)
+        color = bars[0].get_color()
+        for at, value, (bound, _) in zip(ratios, middle, ratios.values(), strict=True):
+            axis.plot(at, value, "o", color=color, markerfacecolor="white" if bound else color)
+    axis.axhline(1, color=GREY, linewidth=1)
+    axis.set(
+        xlabel=picture["axis"],
+        ylabel=f"{baseline}'s rollouts to {picture['accuracy']:.0%} / its own",
+        yscale="log",
+    )
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("{x:g}")
+
+
+def draw(study: Study, results: Mapping[str, Method], baseline: str, path: Path) -> None:
+    """Write the picture of a study: the lines that it names, or the curves of all methods."""
+    figure, axes = make_figure(1, 1, (8, 4.5))
+    axis = axes[0, 0]
+    if "picture" in study:
+        draw_ratios(axis, study, results, baseline)
+    else:
+        draw_curves(axis, study, results)
+    axis.legend(frameon=False)
+    save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -210,11 +276,15 @@ def main() -> None:
         "--baseline", help="method to compare with; default: the first of the study"
     )
     parser.add_argument("--axis", choices=("rollouts", "seconds"), default="rollouts")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="write a picture too")
     options = parser.parse_args()
     study = read_study(options.study)
     if "ratios" in study["table"]:
         study["table"]["ratios"] = [options.axis]
-    print(format_table(study, read_results(study, options.results), options.baseline))
+    results = read_results(study, options.results)
+    print(format_table(study, results, options.baseline))
+    if options.picture:
+        draw(study, results, options.baseline or next(iter(study["methods"])), options.picture)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advantage estimators against verl's own (outcomes) and loops (process rewards); edge cases."""
 
+import itertools
+import operator
 import statistics
 from dataclasses import replace
 
@@ -22,7 +24,7 @@ from prime_ext.algorithms.turns import turn_boundaries
 
 # turn_rloo: test_turns.py.
 WITHOUT_TURNS = sorted(set(ESTIMATORS) - {"turn_rloo"})
-GROUP_ESTIMATORS = ["grpo", "rloo", "rloo_per_token"]
+GROUP_ESTIMATORS = ["grpo", "maxrl", "rloo", "rloo_per_token"]
 discounts = st.sampled_from([1.0, 0.9])
 
 
@@ -124,6 +126,9 @@ def centered(batch, source, i, paid):
     if source.estimator == "grpo":
         scale = 1 / (statistics.stdev(mean.values()) + 1e-6)
         return {t: (r - statistics.fmean(mean.values())) * scale for t, r in paid[i].items()}
+    if source.estimator == "maxrl":
+        average = statistics.fmean(mean.values())
+        return {t: (r - average) / average if average > 0 else 0.0 for t, r in paid[i].items()}
     if source.form == "paper":
         return {t: r - sum(mean[j] for j in others) / (n - 1) for t, r in paid[i].items()}
     return {t: r * n / (n - 1) - sum(mean.values()) / (n - 1) for t, r in paid[i].items()}
@@ -179,6 +184,42 @@ def test_the_advantage_of_process_rewards_is_that_of_the_loops(name, batch, data
         {"process": source}, batch.mask_BT, batch.group_B, False
     ).advantage_BT
     torch.testing.assert_close(result_BT, by_loops(batch, source), atol=1e-10, rtol=1e-10)
+
+
+# ---- MaxRL ---------------------------------------------------------------------------------------
+
+
+def get_maxrl(outcomes, groups):
+    """Return the advantages of responses of two tokens; an outcome of None is padding."""
+    mask_BT = torch.tensor([[outcome is not None] * 2 for outcome in outcomes]).double()
+    outcome_B = torch.tensor([NAN if value is None else value for value in outcomes]).double()
+    source = outcome_source(outcome_B[:, None] * torch.tensor([0.0, 1.0]), mask_BT, "maxrl")
+    advantage_BT = ESTIMATORS["maxrl"](source, mask_BT, torch.tensor(groups))
+    assert torch.equal(advantage_BT[:, 0], advantage_BT[:, 1])
+    return advantage_BT[:, 0].tolist()
+
+
+def test_maxrl_divides_by_the_share_of_successes():
+    assert get_maxrl([1, 0, 0, 0], [7] * 4) == [3, -1, -1, -1]
+    assert get_maxrl([0, 1, 1, 0], [7] * 4) == [-1, 1, 1, -1]
+    assert get_maxrl([0, 0, 0], [7] * 3) == [0, 0, 0] == get_maxrl([1, 1, 1], [7] * 3)
+    # Prompts of two, three and one rollouts, mixed, with padding that has the id of a prompt.
+    outcomes = [1, 0.5, None, 0, 0, 0.25, 1]
+    expected = [1, 1, 0, -1, -1, 0, 0]
+    assert get_maxrl(outcomes, [1, 2, 1, 1, 2, 2, 3]) == expected
+
+
+@given(st.integers(2, 6), st.floats(0.05, 0.95))
+def test_maxrl_is_unbiased_for_the_likelihood_truncated_below_the_number_of_rollouts(n, p):
+    """With p = sigmoid(x), a success has the score 1 - p, a failure -p, and grad p = p (1 - p)."""
+    expected = 0.0
+    for outcomes in itertools.product([0, 1], repeat=n):
+        probability = p ** sum(outcomes) * (1 - p) ** (n - sum(outcomes))
+        advantages = get_maxrl(outcomes, [0] * n)
+        scores = [outcome - p for outcome in outcomes]
+        expected += probability * statistics.fmean(map(operator.mul, advantages, scores))
+    gradient = p * (1 - p) * sum((1 - p) ** k for k in range(n - 1))
+    assert expected == pytest.approx(gradient, abs=1e-9)
 
 
 # ---- edges common to all -------------------------------------------------------------------------

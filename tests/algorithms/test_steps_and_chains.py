@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_batches import NAN, batches, random_boundaries, random_spans, step_scores
+from rollout_batches import NAN, batches, orders, random_boundaries, random_spans, step_scores
 
 from prime_ext.algorithms.accumulation import MODES, StepScoreFunction, accumulate
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import ProcessShaping, credit_rewards
+from prime_ext.algorithms.process_shaping import ProcessShaping, center_wrong, credit_rewards
 from prime_ext.algorithms.returns import mark_last_token
 from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_mode
 from prime_ext.algorithms.steps import (
@@ -115,6 +115,47 @@ def test_a_response_is_paid_the_sum_at_its_last_token(batch):
         assert paid_BT[i, source_BT[i].bool()].tolist() == pytest.approx(
             [sum(batch.rewards(i))], abs=1e-6
         )
+
+
+# ---- rewards of wrong responses ------------------------------------------------------------------
+
+
+def test_the_wrong_responses_of_a_prompt_earn_nothing_together():
+    label_B = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0])
+    group_B = torch.tensor([1, 1, 1, 2, 2, 1])
+    reward_BT = torch.tensor([[0.9, 0.9], [0.8, 0.2], [0.5, NAN], [0.7, 0.3], [0.4, 0.4], [NAN, 9]])
+    mask_BT = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 1], [1, 1], [0, 0]])
+    centered_BT = center_wrong(reward_BT, mask_BT, label_B, group_B)
+    # Prompt 1: three rewards with the mean 0.5; prompt 2: two with the same mean.
+    expected = [[0.9, 0.9], [0.3, -0.3], [0.0, 0.0], [0.2, -0.2], [0.4, 0.4], [0.0, 0.0]]
+    torch.testing.assert_close(centered_BT, torch.tensor(expected))
+
+
+@given(batch=batches(), seed=seeds)
+def test_centering_keeps_right_responses_and_differences_between_wrong_ones(batch, seed):
+    spans = random_spans(batch, seed)
+    paid_BT = place_at_ends(spans.mask_BS.double(), spans)
+    centered_BT = center_wrong(batch.reward_BT, paid_BT, batch.label_B, batch.group_B)
+    assert not centered_BT[~paid_BT.bool()].any()
+    for i in batch.rows:
+        places = paid_BT[i].bool()
+        wrong = [j for j in batch.members(i) if batch.label_B[j] <= 0.5]
+        if i not in wrong:
+            assert torch.equal(centered_BT[i, places], batch.reward_BT[i, places])
+            continue
+        assert float(centered_BT[wrong].sum()) == pytest.approx(0, abs=1e-9)
+        rewards = [float(r) for j in wrong for r in batch.reward_BT[j, paid_BT[j].bool()]]
+        mean = sum(rewards) / len(rewards)
+        torch.testing.assert_close(centered_BT[i, places], batch.reward_BT[i, places] - mean)
+
+
+@given(batch=batches(), seed=seeds)
+def test_row_order_group_numbers_and_padding_do_not_change_centered_rewards(batch, seed):
+    reference_BT = center_wrong(batch.reward_BT, batch.mask_BT, batch.label_B, batch.group_B)
+    for rows in (orders(batch, seed), batch.rows):
+        part = batch.permuted(rows)
+        moved_BT = center_wrong(part.reward_BT, part.mask_BT, part.label_B, 77 - part.group_B)
+        torch.testing.assert_close(moved_BT, reference_BT[rows])
 
 
 # ---- accumulated scores --------------------------------------------------------------------------

@@ -308,6 +308,8 @@ REFUSED = [
     ("cpu", {"prime.filter.lower": 1.0, "prime.filter.upper": 1.0}, "rollouts are all alike"),
     ("cpu", {"prime.filter.lower": 0.0, "prime.filter.upper": 0.0}, "rollouts are all alike"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
+    ("cpu", {"prime.outcome.estimator": "maxrl", "algorithm.use_kl_in_reward": True},
+     "prime.outcome.estimator=maxrl divides by a mean of rewards"),
     ("cpu", {"prime.outcome.coefficient": 0.0}, "prime.process.gate weighs rewards by outcomes"),
     ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"},
      "set prm.update_mode=before (it is after)"),

@@ -35,8 +35,9 @@ from recipes.studies.study_report import format_table, read_results, read_study
 from recipes.tiny_model import write_model
 
 ROOT = Path(__file__).parents[2]
-# The study of a pretrained model has not been run.
-STUDIES = sorted({path.stem for path in study_report.FOLDER.glob("*.yaml")} - {"pretrained"})
+# These have not been run.
+NOT_RUN = {"pretrained", "prm_quality"}
+STUDIES = sorted({path.stem for path in study_report.FOLDER.glob("*.yaml")} - NOT_RUN)
 PAGES = [
     *(ROOT / "docs" / "explanation" / "results").glob("*.md"),
     *(ROOT / "docs" / "tutorials").glob("*.md"),
@@ -141,6 +142,26 @@ def test_a_study_of_ones_own_writes_one_small_file(tiny_task, tmp_path, monkeypa
         read_study("compakt")
 
 
+@pytest.mark.parametrize("lines", [{}, {"held": {0.5: "rloo", 1: "held"}}])
+def test_a_picture_has_a_line_for_each_name(tiny_task, tmp_path, monkeypatch, lines):
+    picture = {"picture": {"accuracy": 0.5, "axis": "place", "lines": lines}} if lines else {}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(STUDY | picture))
+    study = read_study(str(tmp_path / "mine.yaml"))
+    results = tmp_path / "results.json"
+    write_json(results, run_study(study, tmp_path))
+    drawn = []
+    monkeypatch.setattr(study_report, "save", lambda figure, path: drawn.append((figure, path)))
+    words = ["report", str(tmp_path / "mine.yaml"), "--results", str(results), "--picture", "x.png"]
+    monkeypatch.setattr("sys.argv", words)
+    study_report.main()
+    ((figure, path),) = drawn
+    (axis,) = figure.axes
+    labels = axis.get_legend_handles_labels()[1]
+    assert path == Path("x.png")
+    curves = ["`held`, rollout.prompts=5", "`rloo`, rollout.prompts=4, actor.lr=1e-3"]
+    assert sorted(labels) == (["held"] if lines else curves)
+
+
 class Fake(through_verl.VerlTask):
     """A task whose script leaves metrics and checkpoints, or fails for the second seed."""
 
@@ -220,6 +241,17 @@ def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch)
         "step_auc",
     }
     assert laboratory.run(study, "mine", words, 0, tmp_path) == curve
+    scored = [*words, "scorer.accuracy=0.9", "scorer.repeats=true", "scorer.center_wrong=true"]
+    scored[0] = "rloo"
+    assert "gate" in laboratory.run(
+        study, "scored", [*scored, "prime.process.gate=true"], 0, tmp_path
+    )
+    for word, hint in (
+        ("scorer.accuracy=2", "scorer.accuracy must be less"),
+        ("scorer.acuracy=1", "unknown key scorer.acuracy; did you mean accuracy?"),
+    ):
+        with pytest.raises(SettingsError, match=hint):
+            laboratory.run(study, "rloo", ["scorer.accuracy=1", word], 0, tmp_path)
     for other, hint in (
         ({"rollouts": 16}, "budget 8, now it is 16"),
         ({"task": {"lenght": 3}}, "task.length 2, now it is null"),
@@ -334,6 +366,31 @@ def test_runs_share_a_warm_start_that_is_trained_once(tmp_path):
     assert (first["precision"], second["precision"]) == ("float32", "bfloat16")
     with pytest.raises(SettingsError, match="precision.*'float16'"):
         laboratory.run(study, "distilled", ["precision=float16"], 0, tmp_path)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("accuracy", [0.0, 0.7, 1.0])
+def test_a_scorer_misjudges_a_share_of_the_steps(accuracy, repeats):
+    task = ChainTask()
+    problems = task.draw(500, torch.Generator().manual_seed(0))
+    response_BT = task.demonstrate(problems, 1.0, torch.Generator().manual_seed(1))
+    prompt_BP, mask_BP = pad_left(task.prompts(problems), task.pad)
+    rollouts = Rollouts(prompt_BP, mask_BP, response_BT, response_BT != task.pad)
+    label_BT, is_end_BT = laboratory.label_steps(task, rollouts)
+    scorer = laboratory.NoisyScorer(accuracy, repeats=repeats)
+    generator = torch.Generator().manual_seed(2)
+    (score_BT, ends_BT), (again_BT, _) = (
+        scorer.score(task, rollouts, generator, seed=3) for _ in range(2)
+    )
+    assert torch.equal(ends_BT, is_end_BT) and not score_BT[~is_end_BT].any()
+    agrees_N = (score_BT == label_BT)[is_end_BT]
+    assert float(agrees_N.float().mean()) == pytest.approx(accuracy, abs=0.08)
+    assert torch.equal(score_BT, again_BT) == (repeats or accuracy in (0.0, 1.0))
+    if repeats:
+        # A step is judged alike wherever it is.
+        facts_N3 = response_BT.unfold(1, 3, 1)[is_end_BT[:, 2:]]
+        judged = set(zip(map(tuple, facts_N3.tolist()), agrees_N.tolist(), strict=True))
+        assert len(judged) == len({fact for fact, _ in judged}) > 100
 
 
 def test_steps_are_labeled_by_the_value_before_them():

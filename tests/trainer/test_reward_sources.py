@@ -3,6 +3,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -340,6 +341,26 @@ def test_a_steps_score_is_its_last_tokens_reward(monkeypatch):
     metrics = case.step().metrics
     assert metrics["prm/lowest_step_score"] == pytest.approx((0.5 + 0.125 + 0.25 + 0.375) / 4)
     assert metrics["prime/steps/max"] == 3 and "prm/absolute_accuracy/before_update" not in metrics
+
+
+def test_the_scores_of_wrong_responses_are_centered(monkeypatch):
+    """The two wrong responses to the first prompt have the mean .5625; a label of 1/2 is wrong."""
+    case = with_scores(monkeypatch, process__center_wrong=True)
+    assert case.sources().by_name["process"].reward_BT.tolist() == [
+        [0.0, 0.75, 0.5, 0.0],
+        [-0.0625, -0.4375, 0.0, 0.0],
+        [0.1875, 0.0, 0.0, 0.3125],
+        *[[0.0] * 4] * 4,
+    ]
+    options = with_scores(monkeypatch).settings.process
+    assert case.settings.process.needs.labels and not options.needs.labels
+    # The same for an implicit PRM's rewards of tokens.
+    tokens = replace(case, settings=settings(process__center_wrong=True))
+    paid_BT = tokens.sources().by_name["process"].reward_BT
+    for rows in ([1, 2], [4]):
+        assert float(paid_BT[rows].sum()) == pytest.approx(0, abs=1e-6)
+    largest = float(case.scored.reward_BT[0].sum())
+    torch.testing.assert_close(paid_BT[0] / paid_BT[0].sum(), case.scored.reward_BT[0] / largest)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class StepScorerSettings(ChainSettings, ProcessSourceSettings):
 
     @property
     def needs(self) -> Needs:
-        return Needs(step_scores=True)
+        return Needs(step_scores=True, labels=self.center_wrong)
 
     def problems(self, prime: "PrimeSettings") -> Iterable[str]:
         """Yield the conflicts between settings."""
