@@ -10,9 +10,9 @@ next to this one. Everything else stays as in the recipe.
 """
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedModel
 
-from data_preprocessing import environment as environment_rows
 from prime_ext.config.engines import text_config
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
@@ -140,8 +139,8 @@ def prepare(method: str, folder: Path, agent: str = "", family: str = LLAMA) -> 
             "--test-size=4",
             f"--output-dir={folder}",
         ]
-        with redirect_stdout(sys.stderr):
-            environment_rows.main(words)
+        command = [sys.executable, "-m", "data_preprocessing.environment", *words]
+        subprocess.run(command, check=True, stdout=sys.stderr)
         (folder / "test.parquet").rename(folder / "val.parquet")
     else:
         for name, size in {"train": 64, "val": 4}.items():

@@ -38,7 +38,7 @@ class GameTask:
     some ``steps``, as in the recipe, but not of games that are held out.
     """
 
-    held_out = 500
+    held_out = 300
 
     def __init__(self, distance: int, slack: int = 1, mean_error: float = 0.45, steps: int = 250):
         self.build_game = partial(number_path_task.build_game, distance=distance, slack=slack)
@@ -119,9 +119,9 @@ def play(
                 task.outcome_B[row] = float(info["success"])
                 running.remove(row)
             else:
-                said = task.encode(reply)
-                responses[row] += said
-                masks[row] += [False] * len(said)
+                reply_tokens = task.encode(reply)
+                responses[row] += reply_tokens
+                masks[row] += [False] * len(reply_tokens)
     prompt_BP, prompt_mask_BP = pad_left(prompts, task.pad)
     pad = torch.nn.utils.rnn.pad_sequence
     response_BT = pad([torch.tensor(row) for row in responses], True, task.pad)
