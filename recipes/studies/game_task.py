@@ -25,7 +25,7 @@ TRIED, HELD_OUT = 10_000, 100
 
 
 class PlayedTurns(NamedTuple):
-    """What the game said of the turns of an episode: their rewards, and what progress rose by."""
+    """Rewards of the turns of an episode, and how much progress rose in each."""
 
     rewards: list[float]
     gains: list[float]

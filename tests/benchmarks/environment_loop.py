@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a turn costs in the loop of environments, beside verl's loop of tools and ours.
+"""Milliseconds of a turn in the loop of environments, and in the loops of tools, verl's and ours.
 
     python tests/benchmarks/environment_loop.py
 

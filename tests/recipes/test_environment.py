@@ -75,7 +75,7 @@ def test_turns_get_the_sum_of_their_tokens_rewards(model, tmp_path):
         for seed in range(6)
     ]
     episodes = play(tmp_path, rows, seed=0, temperature=1.0)
-    # Neither the episodes beside it nor the padding that they need change an episode.
+    # Neither the other episodes nor the padding that they need change an episode.
     assert play(tmp_path, rows[:2], seed=0, temperature=1.0) == episodes[:2]
     other = build_model(TOKENIZER, 1, max_position_embeddings=task.MAX_LENGTH).eval()
     for played in episodes:
