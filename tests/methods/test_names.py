@@ -39,7 +39,7 @@ def test_verls_registry_has_the_estimators_that_the_table_says():
     assert in_verl <= set(ADV_ESTIMATOR_REGISTRY)
     others = set(names.ESTIMATORS) - in_verl
     # Only those of ours that verl lacks.
-    assert others == {"rloo_per_token", "turn_rloo", "reinforce", "prm_value"}
+    assert others == {"maxrl", "rloo_per_token", "turn_rloo", "reinforce", "prm_value"}
     assert not others & set(ADV_ESTIMATOR_REGISTRY)
 
 
@@ -48,7 +48,8 @@ def test_verls_estimators_of_a_response_read_the_sum_of_its_rewards():
     assert tokens == ["gae", "reinforce_plus_plus"]
     summed = {name for name, traits in names.ESTIMATORS.items() if traits.sums_response}
     assert summed == {
-        *("rloo", "grpo", "turn_rloo", "reinforce_plus_plus_baseline", "grpo_vectorized"),
+        *("rloo", "grpo", "maxrl", "turn_rloo"),
+        *("reinforce_plus_plus_baseline", "grpo_vectorized"),
         *("grpo_passk", "rloo_vectorized", "opo", "gpg"),
     }
     assert {name for name in names.ESTIMATORS if names.compares_rollouts(name)} == {
@@ -70,7 +71,7 @@ def test_estimators_name_the_model_whose_values_they_read():
 @pytest.mark.parametrize(
     ("source", "estimators"),
     [
-        ("outcome", ["rloo", "grpo", "turn_rloo", "reinforce", "gae", "prm_value"]),
+        ("outcome", ["rloo", "grpo", "maxrl", "turn_rloo", "reinforce", "gae", "prm_value"]),
         ("process", ["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]),
         ("turns", ["rloo", "grpo", "turn_rloo", "reinforce"]),
     ],
