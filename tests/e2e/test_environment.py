@@ -37,12 +37,8 @@ OVERRIDES = [
 ]
 
 
-def train(inputs, output, steps, workers):
-    words = [
-        f"trainer.total_training_steps={steps}",
-        f"actor_rollout_ref.rollout.agent.num_workers={workers}",
-    ]
-    harness.run(inputs, output, [*OVERRIDES, *words])
+def train(inputs, output, steps):
+    harness.run(inputs, output, [*OVERRIDES, f"trainer.total_training_steps={steps}"])
     return harness.metrics(output)
 
 
@@ -56,10 +52,9 @@ def test_an_agent_learns_from_turns_and_goes_on_as_if_left_alone(tmp_path, monke
     assert environment_rows.main(words) == 0
     (tmp_path / "test.parquet").rename(tmp_path / "val.parquet")
 
-    alone = train(tmp_path, tmp_path / "alone", steps=2, workers=1)
-    # The number of workers, and so the batches that episodes are played in, change nothing.
-    train(tmp_path, tmp_path / "stopped", steps=1, workers=3)
-    resumed = train(tmp_path, tmp_path / "stopped", steps=2, workers=2)
+    alone = train(tmp_path, tmp_path / "alone", steps=2)
+    train(tmp_path, tmp_path / "stopped", steps=1)
+    resumed = train(tmp_path, tmp_path / "stopped", steps=2)
     assert sorted(alone) == sorted(resumed) == [1, 2]
     for step, logged in alone.items():
         assert logged["agent/environment/turns"] > 0 and logged["actor/grad_norm"] > 0
