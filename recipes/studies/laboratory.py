@@ -33,8 +33,8 @@ from examples.minimal_prime import (
 )
 from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.prm_accuracy import count_pairs
-from prime_ext.algorithms.process_shaping import center_wrong, credit_rewards
-from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps
+from prime_ext.algorithms.process_shaping import ProcessShaping, center_wrong, credit_rewards
+from prime_ext.algorithms.steps import step_spans
 from prime_ext.algorithms.turns import turn_boundaries
 from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.generate.prm_description import versions
@@ -325,7 +325,8 @@ class StudyTrainer(Trainer):
             made["turns"] = RewardSource(reward_BT, **by_turn)
         if self.by_turn:
             spans = step_spans(end_BT, batch.mask_BT)
-            sum_BT = place_at_ends(sum_over_steps(sources["process"].reward_BT, spans), spans)
+            pay_turns = ProcessShaping("turn")
+            sum_BT, _ = pay_turns(sources["process"].reward_BT, batch.mask_BT, spans)
             made["process"] = replace(sources["process"], reward_BT=sum_BT, **by_turn)
         return made
 
@@ -404,19 +405,20 @@ def run(
     read(Literal[tuple(PRECISIONS)], precision, "precision")
     turns = read(Literal["none", "rewards", "gains"], changes.pop("turns", "none"), "turns")
     by_turn = read(bool, changes.pop("by_turn", "false"), "by_turn")
-    if (turns != "none" or by_turn) and "distance" not in study["task"]:
+    is_game = "distance" in study["task"]
+    if (turns != "none" or by_turn) and not is_game:
         raise SettingsError(f"turns={turns}, by_turn={by_turn}: only games have turns")
     scorer = None
     if of_scorer:
         fields = {key.removeprefix("scorer."): value for key, value in of_scorer.items()}
         scorer = read(NoisyScorer, fields, "scorer")
-        if "model" in study or "distance" in study["task"]:
+        if "model" in study or is_game:
             raise SettingsError("scorer: only chains have one; leave it out")
     settings = build_settings(method, changes)
     plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
     plan |= {"shuffled": True} if shuffled else {}
     plan |= {"scorer": of_scorer} if of_scorer else {}
-    plan |= {"turns": turns, "by_turn": by_turn} if "distance" in study["task"] else {}
+    plan |= {"turns": turns, "by_turn": by_turn} if is_game else {}
     if "model" in study:
         plan |= {"warm_start": study.get("warm_start"), "precision": precision}
     folder = output / study["name"]
@@ -436,7 +438,7 @@ def run(
     trainer.flipped = study["task"].get("flipped", 0.0)
     trainer.shuffled = shuffled
     trainer.turns, trainer.by_turn = turns, by_turn
-    if isinstance(task, GameTask):
+    if is_game:
         trainer.sample = play
     trainer.scorer = scorer
     trainer.seed = seed

@@ -60,8 +60,8 @@ def test_verls_estimators_of_a_response_read_the_sum_of_its_rewards():
 
 
 def test_estimators_name_the_model_whose_values_they_read():
-    found = {name: names.find_value_model(name) for name in names.ESTIMATORS}
-    assert {name: model for name, model in found.items() if model} == {
+    models = {name: names.find_value_model(name) for name in names.ESTIMATORS}
+    assert {name: model for name, model in models.items() if model} == {
         "gae": "critic",
         "prm_value": "prm",
     }

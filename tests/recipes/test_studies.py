@@ -278,8 +278,8 @@ def test_an_episode_is_a_response_with_rewards_at_the_ends_of_turns():
     arrived_B = (gain_BT.sum(1) - 1).abs() < 1e-6
     assert torch.equal(arrived_B.float(), outcome_B) and not gain_BT[~rollouts.mask_BT].any()
     for turns, row, mask_T in zip(task.turns, rollouts.response_BT, rollouts.mask_BT, strict=True):
-        said = task.tokenizer.decode(row[~mask_T & (row != task.pad)])
-        assert said.count("<bos>At ") == len(turns.gains) - 1
+        replies = task.tokenizer.decode(row[~mask_T & (row != task.pad)])
+        assert replies.count("<bos>At ") == len(turns.gains) - 1
 
 
 @pytest.mark.parametrize("words", [["rloo", "turns=gains"], ["guarded", "by_turn=true"]])
