@@ -127,25 +127,25 @@ def write_step_rm(folder: Path) -> None:
         (temporary / FILE).write_text(description.to_json())
 
 
-def prepare(method: str, folder: Path, agent: str = "", family: str = LLAMA) -> None:
-    """Write the missing inputs of a run of ``prime`` or ``pspo``."""
-    write_model(folder / "model", agent, family)
+def write_rows(folder: Path, agent: str) -> None:
+    """Write ``train.parquet`` and ``val.parquet`` if they are not there."""
     if (folder / "val.parquet").exists():
-        pass
-    elif agent == "environment":
-        words = [
-            "recipes.smoke.smoke_game:Lengths",
-            "--size=64",
-            "--test-size=4",
-            f"--output-dir={folder}",
-        ]
-        command = [sys.executable, "-m", "data_preprocessing.environment", *words]
-        subprocess.run(command, check=True, stdout=sys.stderr)
-        (folder / "test.parquet").rename(folder / "val.parquet")
-    else:
+        return
+    if agent != "environment":
         for name, size in {"train": 64, "val": 4}.items():
             rows = rl_rows(name, task.generate_problems(name, size, seed=0), DATA_SOURCE)
             write_parquet(folder / f"{name}.parquet", rows)
+        return
+    command = [sys.executable, "-m", "data_preprocessing.environment"]
+    command += ["recipes.smoke.smoke_game:Lengths", "--size=64", "--test-size=4"]
+    subprocess.run([*command, f"--output-dir={folder}"], check=True, stdout=sys.stderr)
+    (folder / "test.parquet").rename(folder / "val.parquet")
+
+
+def prepare(method: str, folder: Path, agent: str = "", family: str = LLAMA) -> None:
+    """Write the missing inputs of a run of ``prime`` or ``pspo``."""
+    write_model(folder / "model", agent, family)
+    write_rows(folder, agent)
     if method == "pspo":
         write_step_rm(folder / "step_rm")
 
