@@ -100,9 +100,7 @@ class ChainTask:
     mean_error: float = 0.2
     seed: int = 5
     layers: int = 2
-    n_values = 20
-    n_operations = 10
-    held_out = 1000
+    n_values, n_operations, held_out = 20, 10, 1000
     pad, bos, eos, question, first_value = range(5)
     first_operation = first_value + n_values
 
@@ -217,13 +215,12 @@ def pad_left(rows: list[list[int]], pad: int, device: Any = "cpu") -> tuple[torc
 def sample(model: torch.nn.Module, task: Any, problems: Sequence[Any], generator: torch.Generator) -> Rollouts:
     """Sample a response to each problem at temperature 1, padded to the task's limit."""
     prompt_BP, prompt_mask_BP = pad_left(task.prompts(problems), task.pad, model.device)
-    width = prompt_BP.shape[1]
     response_BT = prompt_BP.new_full((len(prompt_BP), task.limit), task.pad)
     rollouts = Rollouts(prompt_BP, prompt_mask_BP, response_BT, torch.zeros_like(response_BT, dtype=torch.bool))
     cache = DynamicCache(config=model.config)
     running_B = torch.ones_like(prompt_BP[:, 0], dtype=torch.bool)
     for t in range(task.limit):
-        inputs = rollouts.model_inputs(0 if t == 0 else width + t - 1, width + t)
+        inputs = rollouts.model_inputs(t and prompt_BP.shape[1] + t - 1, prompt_BP.shape[1] + t)
         logits_BV = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
         token_B = torch.multinomial(logits_BV.float().softmax(-1), 1, generator=generator)[:, 0]
         rollouts.response_BT[:, t] = torch.where(running_B, token_B, task.pad)
@@ -242,8 +239,7 @@ class Learner:
         self.model = model
         self.clip = clip
         self.bias = torch.zeros((), device=model.device, requires_grad=True)
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        groups = [{"params": trained}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
+        groups = [{"params": model.parameters()}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
         self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), weight_decay=decay)
         ramp = [lambda t: min(1.0, (t + 1) / warm_up) * (max(0.03, 1 - t / end) if end else 1.0), lambda t: 1.0]
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, ramp)
@@ -308,7 +304,8 @@ class Trainer:
         """One step of training (Algorithm 1 of the paper)."""
         batch = self.collect()
         gate, scores = self.learn_and_score(batch) if self.prm else (0.0, None)
-        self.update_policy(batch, self.advantages(batch, gate, scores), self.kl_targets(batch, gate, scores))
+        estimates = advantage.combine_sources(self.reward_sources(batch, gate, scores), batch.mask_BT, batch.group_B)
+        self.update_policy(batch, estimates.advantage_BT, self.kl_targets(batch, gate, scores))
 
     @torch.no_grad()
     def collect(self) -> Rollouts:
@@ -357,11 +354,6 @@ class Trainer:
             fields = replace(fields, weight_B=fields.weight_B / len(rows))
             self.prm.minimize(ce.loss(q_BT, mini_batch.mask_BT, fields, self.settings["prm.beta"], bias=self.prm.bias))
         return first_BT
-
-    def advantages(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> torch.Tensor:
-        """Return what each token is worth, ``(B, T)``: estimates for each source of reward, summed and whitened."""
-        sources = self.reward_sources(batch, gate, scores)
-        return advantage.combine_sources(sources, batch.mask_BT, batch.group_B).advantage_BT
 
     def reward_sources(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> dict[str, RewardSource]:
         """Return the rewards by source: the outcome at the last token and, in PRIME, the PRM's at all tokens."""

@@ -72,7 +72,7 @@ def test_a_shrunk_run_keeps_the_family_of_the_recipes_model(capsys, words, famil
 
 
 def test_a_local_model_is_shrunk_to_its_family(tmp_path):
-    write_shrunk_model(tmp_path / "mine", tools=True, family="qwen3")
+    write_shrunk_model(tmp_path / "mine", "tools", family="qwen3")
     assert find_model_family([f"model.path={tmp_path / 'mine'}"]) == "qwen3"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "mine")
     assert len(tokenizer.encode("<tool_response>7</tool_response>")) == 3
