@@ -37,12 +37,16 @@ OVERRIDES = [
 ]
 
 
-def train(inputs, output, steps):
-    harness.run(inputs, output, [*OVERRIDES, f"trainer.total_training_steps={steps}"])
+def train(inputs, output, steps, workers=1):
+    words = [
+        f"trainer.total_training_steps={steps}",
+        f"actor_rollout_ref.rollout.agent.num_workers={workers}",
+    ]
+    harness.run(inputs, output, [*OVERRIDES, *words])
     return harness.metrics(output)
 
 
-def test_an_agent_learns_from_turns_and_goes_on_as_if_left_alone(tmp_path, monkeypatch):
+def test_episodes_are_equal_with_more_workers_and_after_resumption(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER), prepend=os.pathsep)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, 0, max_position_embeddings=MAX_LENGTH)
@@ -53,8 +57,8 @@ def test_an_agent_learns_from_turns_and_goes_on_as_if_left_alone(tmp_path, monke
     (tmp_path / "test.parquet").rename(tmp_path / "val.parquet")
 
     alone = train(tmp_path, tmp_path / "alone", steps=2)
-    train(tmp_path, tmp_path / "stopped", steps=1)
-    resumed = train(tmp_path, tmp_path / "stopped", steps=2)
+    train(tmp_path, tmp_path / "stopped", steps=1, workers=3)
+    resumed = train(tmp_path, tmp_path / "stopped", steps=2, workers=2)
     assert sorted(alone) == sorted(resumed) == [1, 2]
     for step, logged in alone.items():
         assert logged["agent/environment/turns"] > 0 and logged["actor/grad_norm"] > 0

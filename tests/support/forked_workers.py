@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import mock
 
 SOCKET = "FORKED_WORKERS_SOCKET"
 SETTINGS = ("PYTHONPATH", "RAY_", "VERL_", "TQ_", "VLLM_")
@@ -149,11 +150,24 @@ def serve_settings(path: str) -> None:
                     servers[own] = os.fork()
                     if servers[own] == 0:
                         take_environment(environment)
-                        importlib.import_module("verl")
+                        import_verl()
                         gc.freeze()
                         return serve(served)
                     served.close()
                 asker.sendall(own.encode() + b"\n")
+
+
+def import_verl() -> None:
+    """Import verl without a number from Ray's generator, whose state all forks would share.
+
+    Ray's check ``erased == 1`` ends an actor that two forks send calls with equal ids. An actor's
+    class, which verl has, takes a number.
+    """
+    from ray import ActorClassID
+
+    ids = mock.Mock(from_random=lambda: ActorClassID(os.urandom(ActorClassID.size())))
+    with mock.patch("ray.actor.ActorClassID", ids):
+        importlib.import_module("verl")
 
 
 def serve(listener: socket.socket) -> None:
