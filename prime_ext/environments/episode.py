@@ -114,20 +114,27 @@ class Episode:
         return await self._receive(seconds)
 
     async def _receive(self, seconds: float) -> dict[str, Any]:
+        # Costs less than asyncio.wait_for, which makes a task.
+        timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
         try:
-            head = await asyncio.wait_for(self._reader.readexactly(HEAD.size), seconds)
+            head = await self._reader.readexactly(HEAD.size)
             reply = json.loads(await self._reader.readexactly(HEAD.unpack(head)[0]))
         except asyncio.TimeoutError:
-            self._kill()
             detail = f"{self.name} did not answer within {seconds:g} seconds"
             raise EnvironmentFailed(Outcome.TIMEOUT, detail) from None
         except (OSError, EOFError) as error:
             detail = f"the process of {self.name} died"
             raise EnvironmentFailed(Outcome.ERROR, detail) from error
+        finally:
+            timer.cancel()
         if "failure" in reply:
             outcome = Outcome(reply.get("outcome", Outcome.ERROR))
             raise EnvironmentFailed(outcome, reply["failure"])
         return reply
+
+    def _give_up(self) -> None:
+        self._kill()
+        self._reader.set_exception(asyncio.TimeoutError())
 
     def _kill(self) -> None:
         if not self._pid:

@@ -7,6 +7,8 @@ program that started it.
 """
 
 import ctypes
+import gc
+import importlib
 import json
 import os
 import random
@@ -42,6 +44,7 @@ def serve(descriptor: int, memory_limit: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     control = socket.socket(fileno=descriptor)
     _silence()
+    makers: dict[str, Callable[[], TextEnvironment]] = {}
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, 1)
         if not request:
@@ -49,13 +52,23 @@ def serve(descriptor: int, memory_limit: int) -> None:
         with socket.socket(fileno=descriptors[0]) as episode:
             name = request.decode()
             try:
-                make = load_environment(name)
+                if name not in makers:
+                    makers[name] = load_environment(name)
+                    _share_memory()
             except BaseException as error:
                 _try_to_send(episode, {"failure": _describe(error, name)})
                 continue
             if os.fork() == 0:
                 control.close()
-                _play(episode, name, make, memory_limit)
+                _play(episode, name, makers[name], memory_limit)
+
+
+def _share_memory() -> None:
+    """Keep children from importing ``numpy.random``, and their garbage collectors from copying."""
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")
+    gc.collect()
+    gc.freeze()
 
 
 def _silence() -> None:

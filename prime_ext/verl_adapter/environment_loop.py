@@ -158,6 +158,11 @@ class EnvironmentAgentLoop(ToolAgentLoop):
         ended = agent_data.response_ids[-1:] == [self.tokenizer.eos_token_id]
         # The environment never sees half an action.
         if game.failure is None and (ended or len(agent_data.response_mask) < self.response_length):
+            game.text = (
+                agent_data.messages[-1]["content"]
+                if may_go_on
+                else self.tokenizer.decode(agent_data.response_ids, skip_special_tokens=True)
+            )
             with simple_timer("tool_calls", agent_data.metrics):
                 await self._act(game, agent_data)
             if may_go_on and game.failure is None and not game.counts["finished"]:
@@ -167,7 +172,6 @@ class EnvironmentAgentLoop(ToolAgentLoop):
 
     async def _act(self, game: _Game, agent_data: AgentData) -> None:
         """Pass the policy's text on, and note the reply."""
-        game.text = self.tokenizer.decode(agent_data.response_ids, skip_special_tokens=True)
         try:
             turn = await game.episode.step(game.text)
         except EnvironmentFailed as failure:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Milliseconds of a turn in the loop of environments, and in the loops of tools, verl's and ours.
+"""Cost of a turn in the loop of environments, and in the loops of tools, verl's and ours.
 
     python tests/benchmarks/environment_loop.py
 
@@ -7,8 +7,8 @@ All loops play the same number of episodes at once with a policy that answers im
 many tokens, and an environment or a tool that answers with as many, so what is left is the loop:
 templates, masks, and the environment's process. The tool runs in the loop's process. Episodes of
 two lengths give the milliseconds of a turn (the slope) and of the rest of an episode, its process
-and its first turn included. Loops run in turn; a ratio is taken within each repetition. Prints and
-writes environment_loop.json.
+and its first turn included, by the clock and of the loop's process alone. Loops run in turn; a
+ratio is taken within each repetition. Prints and writes environment_loop.json.
 """
 
 import asyncio
@@ -31,31 +31,19 @@ from prime_ext.verl_adapter.environment_loop import EnvironmentAgentLoop
 from prime_ext.verl_adapter.tool_agent_loop import BoundedToolAgentLoop
 from recipes.agent.calculator_task import CALL_CLOSE, CALL_OPEN, build_tokenizer
 
+KINDS = ("tool_agent", "bounded_tool_agent", "environment_agent")
+# By the clock, and of the loop's process alone.
+CLOCKS = ("wall", "process")
+Seconds = dict[str, float]
+Times = dict[str, dict[str, list[float]]]
 # Turns of an episode.
-SHORT, LONG = 4, 16
+SHORT, LONG = 4, 40
 CALL = f"{CALL_OPEN}1+1{CALL_CLOSE}"
 PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}}
 SCHEMA = {
     "type": "function",
     "function": {"name": "calculator", "description": "", "parameters": PARAMETERS},
 }
-
-
-class Repeat:
-    """An environment that answers each text with 2, and ends after some turns."""
-
-    def __init__(self, turns: int) -> None:
-        self._left = turns
-
-    def reset(self, seed: int) -> str:
-        return "1+1?"
-
-    def step(self, text: str) -> tuple[str, float, bool, dict[str, Any]]:
-        self._left -= 1
-        return "2", 0.0, not self._left, {"success": 0.0}
-
-    def close(self) -> None:
-        pass
 
 
 WORDS = [
@@ -99,43 +87,50 @@ def build(kind: str, turns: int, config: Any, tokenizer: Any) -> Any:
     return loop(**common, tools=tools)
 
 
-def play(kind: str, turns: int, episodes: int, config: Any, tokenizer: Any) -> float:
+def play(kind: str, turns: int, episodes: int, config: Any, tokenizer: Any) -> Seconds:
     """Return the seconds of an episode when several run at once."""
-    extra = {"environment": f"environment_loop:Repeat:turns={turns}", "seed": 0}
+    extra = {"environment": f"repeat_environment:Repeat:turns={turns}", "seed": 0}
 
-    async def run() -> float:
+    async def run() -> Seconds:
         loops = [build(kind, turns, config, tokenizer) for _ in range(episodes)]
         rows = (
             loop.run({}, raw_prompt=[{"role": "user", "content": "1+1?"}], extra_info=extra)
             for loop in loops
         )
-        started = time.perf_counter()
+        started = time.perf_counter(), time.process_time()
         outputs = await asyncio.gather(*rows)
-        seconds = time.perf_counter() - started
+        ended = time.perf_counter(), time.process_time()
         assert {output.num_turns for output in outputs} == {2 * turns}
-        return seconds / episodes
+        return {
+            name: (after - before) / episodes
+            for name, before, after in zip(CLOCKS, started, ended, strict=True)
+        }
 
     return asyncio.run(run())
 
 
 def measure(options: Namespace) -> dict[str, Any]:
-    """Return the milliseconds of a turn and of the rest of an episode, and ratios."""
-    kinds = ("tool_agent", "bounded_tool_agent", "environment_agent")
-    turn: dict[str, list[float]] = {kind: [] for kind in kinds}
-    rest: dict[str, list[float]] = {kind: [] for kind in kinds}
+    """Return the milliseconds of a turn and of the rest of an episode, and ratios, by clock."""
     made = compose_config("prime_trainer_cpu", WORDS), build_tokenizer()
+    turn: Times = {clock: {kind: [] for kind in KINDS} for clock in CLOCKS}
+    rest: Times = {clock: {kind: [] for kind in KINDS} for clock in CLOCKS}
     for repetition in range(options.repetitions + 1):
-        for kind in kinds:
+        for kind in KINDS:
             short, long = (play(kind, turns, options.episodes, *made) for turns in (SHORT, LONG))
-            slope = (long - short) / (LONG - SHORT)
-            if repetition:  # The first one imports and caches.
-                turn[kind].append(1000 * slope)
-                rest[kind].append(1000 * (short - SHORT * slope))
-    ratios = {
-        f"{kind} over tool_agent": [
-            ours / verls for ours, verls in zip(turn[kind], turn["tool_agent"], strict=True)
-        ]
-        for kind in kinds[1:]
+            if not repetition:  # It imports and caches.
+                continue
+            for clock in CLOCKS:
+                slope = (long[clock] - short[clock]) / (LONG - SHORT)
+                turn[clock][kind].append(1000 * slope)
+                rest[clock][kind].append(1000 * (short[clock] - SHORT * slope))
+    ratios: Times = {
+        clock: {
+            f"{kind} over {KINDS[0]}": [
+                ours / verls for ours, verls in zip(times[kind], times[KINDS[0]], strict=True)
+            ]
+            for kind in KINDS[1:]
+        }
+        for clock, times in turn.items()
     }
 
     def summarize(values: list[float]) -> dict[str, float]:
@@ -143,12 +138,15 @@ def measure(options: Namespace) -> dict[str, Any]:
         return {"mean": round(statistics.mean(values), 3), "standard_error": round(error, 3)}
 
     return {
-        name: {kind: summarize(values) for kind, values in table.items()}
-        for name, table in (
-            ("ms of a turn", turn),
-            ("ms of the rest of an episode", rest),
-            ("ratios of turns", ratios),
-        )
+        clock: {
+            name: {kind: summarize(values) for kind, values in table[clock].items()}
+            for name, table in (
+                ("ms of a turn", turn),
+                ("ms of the rest of an episode", rest),
+                ("ratios of turns", ratios),
+            )
+        }
+        for clock in CLOCKS
     }
 
 

@@ -52,7 +52,7 @@ class Broken(Counting):
         if text == "die":
             os._exit(3)
         if text == "leak":
-            self._leak = [bytearray(2**20) for _ in range(4000)]
+            self._leak = [bytearray(2**26) for _ in range(64)]
         if text == "print":
             print("noise" * 1000)
             os.write(1, b"noise")
