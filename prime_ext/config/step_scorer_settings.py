@@ -94,6 +94,10 @@ class ResponseFormat:
     """Tokens by which a causal language model marks a right and a wrong step, ["+", "-"] for
     Math-Shepherd; null: the model is a classifier, and its class 1 means right."""
 
+    def get_reading(self) -> tuple[Literal["plain", "chat"], str, list[str] | None]:
+        """Return the arguments of a ``ResponseReader``."""
+        return self.layout, self.separator, self.answer_tokens
+
 
 @dataclass(frozen=True, config=STRICT)
 class TokenClassifierSettings(_NodeScorer, ResponseFormat):
@@ -156,7 +160,7 @@ class JudgeSettings(RemoteSettings):
     """Tokens of an answer at most."""
     api_key_env: Text | None = None
     """Environment variable with the server's key."""
-    timeout_seconds: Positive = 300.0
+    timeout_seconds: Positive = 120.0
 
 
 # The section ``step_scorer``.

@@ -136,8 +136,9 @@ def save_qwen_prm(path):
     special = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
     torch.manual_seed(0)
     Qwen2ForProcessRewardModel.register_for_auto_class("AutoModel")
+    # transformers' tokenizer of Qwen2 has one more token.
     config = Qwen2Config(
-        vocab_size=len(tokenizer), max_position_embeddings=1024, initializer_range=0.2,
+        vocab_size=len(tokenizer) + 1, max_position_embeddings=1024, initializer_range=0.2,
         **sizes, **heads, **special,
     )  # fmt: skip
     Qwen2ForProcessRewardModel(config).save_pretrained(path)

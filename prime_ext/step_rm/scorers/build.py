@@ -35,22 +35,16 @@ def check_model(settings: ScorerSettings) -> None:
         return
     try:
         if isinstance(settings, ServerSettings) and settings.response_format:
-            build_reader(settings, settings.response_format)
+            _build_reader(settings, settings.response_format)
         else:
             read_description(settings.model_path or "", read_format(settings))
     except StepRMError as error:
         raise SettingsError(f"{SECTION}.model_path: {error}") from error
 
 
-def build_reader(settings: ServerSettings, response_format: ResponseFormat) -> ResponseReader:
-    """Build the reader of a published PRM's inputs. Raises ``StepRMError``."""
-    return ResponseReader(
-        settings.model_path or "",
-        response_format.layout,
-        response_format.separator,
-        response_format.answer_tokens,
-        settings.trust_remote_code,
-    )
+def _build_reader(settings: ServerSettings, response_format: ResponseFormat) -> ResponseReader:
+    reading = response_format.get_reading()
+    return ResponseReader(settings.model_path or "", *reading, settings.trust_remote_code)
 
 
 def check_server(settings: ScorerSettings) -> None:
@@ -95,7 +89,7 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
             )
         if settings.response_format:
             return PoolingScorer(
-                address, build_reader(settings, settings.response_format), settings
+                address, _build_reader(settings, settings.response_format), settings
             )
         return ClassifyScorer(address, read_description(path, read_format(settings)), settings)
     from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
@@ -108,7 +102,7 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
         )
     from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
-    reading = (settings.layout, settings.separator, settings.answer_tokens)
+    reading = settings.get_reading()
     return LocalScorer(
         TokenClassifier(path, *reading, settings.device, settings.dtype, remote_code)
     )

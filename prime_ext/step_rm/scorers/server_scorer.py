@@ -55,7 +55,7 @@ class RemoteScorer(StepScorer):
         self._attempts = settings.attempts
         self._seconds = settings.timeout_seconds
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._asked: dict[Input, asyncio.Task[Known]] = {}
+        self._in_flight: dict[Input, asyncio.Task[Known]] = {}
         # Without a key the client would send that of $OPENAI_API_KEY to any server.
         self.client = openai.AsyncOpenAI(
             base_url=base_url,
@@ -76,11 +76,11 @@ class RemoteScorer(StepScorer):
         """Score responses; one fails with any input. Raises ``StepRMError``: no working server."""
         read = self.read(chains)
         known, missing = self.split_known(read)
-        new = [item for item in missing if item not in self._asked]
+        new = [item for item in missing if item not in self._in_flight]
         for at in range(0, len(new), self.batch_size):
             batch = new[at : at + self.batch_size]
-            self._asked |= dict.fromkeys(batch, asyncio.create_task(self._answer(batch)))
-        tasks = {self._asked[item]: None for item in missing}
+            self._in_flight |= dict.fromkeys(batch, asyncio.create_task(self._answer(batch)))
+        tasks = {self._in_flight[item]: None for item in missing}
         if tasks:
             # All are awaited before an error is raised. A canceled caller leaves them to others.
             await asyncio.wait(tasks)
@@ -97,7 +97,7 @@ class RemoteScorer(StepScorer):
             answer = await self.ask(batch)
         finally:
             for item in batch:
-                del self._asked[item]
+                del self._in_flight[item]
         if isinstance(answer, ScoringFailure):
             return dict.fromkeys(batch, answer)
         known: Known = dict(zip(batch, answer, strict=True))
