@@ -94,10 +94,6 @@ class ResponseFormat:
     """Tokens by which a causal language model marks a right and a wrong step, ["+", "-"] for
     Math-Shepherd; null: the model is a classifier, and its class 1 means right."""
 
-    def get_reading(self) -> tuple[Literal["plain", "chat"], str, list[str] | None]:
-        """Return the arguments of a ``ResponseReader``."""
-        return self.layout, self.separator, self.answer_tokens
-
 
 @dataclass(frozen=True, config=STRICT)
 class TokenClassifierSettings(_NodeScorer, ResponseFormat):

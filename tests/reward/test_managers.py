@@ -32,6 +32,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.methods.step_scorer.scorer import score_metrics
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.response_reader import ResponseReader
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.loop_thread import LoopThread
 from prime_ext.utils.text_tokens import join_steps
@@ -267,7 +268,7 @@ def test_unscorable_responses_keep_their_verdict_and_give_a_reason():
 def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
     path = str(save_llama(tmp_path, 3, classes=2))
     words = ["step_scorer=token_classification", f"step_scorer.layout={layout}"]
-    alone = ClassifierScorer(TokenClassifier(path, layout=layout))
+    alone = ClassifierScorer(TokenClassifier(ResponseReader(path, layout=layout)))
     for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
         lines = numbered(*texts).splitlines(keepends=True)
         (expected,) = alone.score(

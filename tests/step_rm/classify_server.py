@@ -8,6 +8,7 @@ from tiny_llama import save_llama as save_causal
 from tiny_step_rm import described, save_bert, save_llama
 from transformers import AutoModelForSequenceClassification
 
+from prime_ext.step_rm.scorers.response_reader import ResponseReader
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
 
@@ -66,7 +67,8 @@ class PoolingServer(VllmServer):
 
     def __init__(self, path, answer_tokens=None, faults=(), always=None, separator=None):
         super().__init__(faults, always)
-        self.classifier = TokenClassifier(str(path), answer_tokens=answer_tokens, device="cpu")
+        reader = ResponseReader(str(path), answer_tokens=answer_tokens)
+        self.classifier = TokenClassifier(reader, device="cpu")
         self.separator = separator
 
     def _item(self, index, ids):

@@ -42,8 +42,10 @@ def check_model(settings: ScorerSettings) -> None:
         raise SettingsError(f"{SECTION}.model_path: {error}") from error
 
 
-def _build_reader(settings: ServerSettings, response_format: ResponseFormat) -> ResponseReader:
-    reading = response_format.get_reading()
+def _build_reader(
+    settings: TokenClassifierSettings | ServerSettings, form: ResponseFormat
+) -> ResponseReader:
+    reading = (form.layout, form.separator, form.answer_tokens)
     return ResponseReader(settings.model_path or "", *reading, settings.trust_remote_code)
 
 
@@ -88,21 +90,16 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
                 " set reward.reward_model.enable=true"
             )
         if settings.response_format:
-            return PoolingScorer(
-                address, _build_reader(settings, settings.response_format), settings
-            )
+            reader = _build_reader(settings, settings.response_format)
+            return PoolingScorer(address, reader, settings)
         return ClassifyScorer(address, read_description(path, read_format(settings)), settings)
     from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 
     if isinstance(settings, LocalScorerSettings):
-        return LocalScorer(
-            StepClassifier(
-                path, read_format(settings), settings.device, settings.dtype, remote_code
-            )
-        )
+        pair_format = read_format(settings)
+        device = settings.device
+        return LocalScorer(StepClassifier(path, pair_format, device, settings.dtype, remote_code))
     from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
-    reading = settings.get_reading()
-    return LocalScorer(
-        TokenClassifier(path, *reading, settings.device, settings.dtype, remote_code)
-    )
+    reader = _build_reader(settings, settings)
+    return LocalScorer(TokenClassifier(reader, settings.device, settings.dtype))

@@ -61,6 +61,8 @@ class ResponseReader:
 
         self.where = path
         self.layout = layout
+        self.answer_tokens = answer_tokens
+        self.trust_remote_code = trust_remote_code
         try:
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)

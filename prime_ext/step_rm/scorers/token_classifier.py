@@ -2,7 +2,7 @@
 """Published process reward models that judge each step of a response where it ends."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,39 +17,30 @@ from prime_ext.utils.text_tokens import TokenizedSteps
 class TokenClassifier(StepModel):
     """Probability that a step is right, at the end of each step, from one pass over the response.
 
-    ``reader`` reads the inputs and has the same arguments. Raises ``StepRMError``: the model is not
-    such a PRM, or lacks the class or a token.
+    Raises ``StepRMError``: the model does not fit its tokenizer, or the dtype is unknown.
     """
 
     def __init__(
         self,
-        path: str,
-        layout: Literal["plain", "chat"] = "plain",
-        separator: str = "\n",
-        answer_tokens: Sequence[str] | None = None,
+        reader: ResponseReader,
         device: str | torch.device | None = None,
         dtype: str | None = None,
-        trust_remote_code: bool = False,
-        positive_label: int = 1,
-        max_length: int | None = None,
     ):
         from transformers import AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
 
-        super().__init__(path, trust_remote_code)
-        self.answer_tokens = answer_tokens
-        reading = (layout, separator, answer_tokens)
-        self.reader = ResponseReader(path, *reading, trust_remote_code, positive_label, max_length)
+        super().__init__(reader.where, reader.trust_remote_code)
+        self.reader = reader
         kind: Any = AutoModelForCausalLM
-        if answer_tokens is None:
-            kind = AutoModelForTokenClassification if self.reader.is_classifier else AutoModel
-        self._load(kind, self.reader.encoder.tokenizer, 0, device, dtype)
+        if reader.answer_tokens is None:
+            kind = AutoModelForTokenClassification if reader.is_classifier else AutoModel
+        self._load(kind, reader.encoder.tokenizer, 0, device, dtype)
 
     @torch.inference_mode()
     def score_inputs(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
         """Return the probability that each step is right. Raises ``StepRMError``: not finite."""
         logits_BTC = self._logits(batch)
         columns = self.reader.columns
-        if self.answer_tokens is None and logits_BTC.shape[-1] != len(columns):
+        if self.reader.answer_tokens is None and logits_BTC.shape[-1] != len(columns):
             raise StepRMError(
                 f"{self.where} gave {logits_BTC.shape[-1]} numbers a token, not {len(columns)}"
             )
