@@ -66,7 +66,7 @@ class JudgeScorer(RemoteScorer):
             # The client raises it for a body that is not JSON.
             return ScoringFailure(f"{self.url}: malformed answer: {self.show(str(error))}")
         if response.finish == "failed":
-            return ScoringFailure(f"{self.url}: {response.detail}")
+            return ScoringFailure(f"{self.url}: {self.show(response.detail)}")
         try:
             return [read_judgement(response.text, self._judgement, len(item.ends))]
         except ValueError as error:
