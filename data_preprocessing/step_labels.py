@@ -38,7 +38,9 @@ from scipy.stats import binomtest
 
 from prime_ext.config.checks import read
 from prime_ext.config.step_rule import StepSettings
+from prime_ext.config.step_scorer_settings import Judgement
 from prime_ext.generate.backend import Response, Sampling
+from prime_ext.step_rm.judgement import JUDGEMENTS, build_question, read_judgement
 from prime_ext.step_rm.splitting import SPLITTERS, split_steps
 from prime_ext.tasks.cells import read_cell
 from prime_ext.tasks.rl_rows import rl_row
@@ -57,7 +59,6 @@ from .model_stage import Outcome, Row, build_stage_parser, run_model_stage
 from .problem_sources import parse_rows
 from .sft_data import find_task
 from .stages import Removal
-from .step_judge import JUDGEMENTS, Judgement, build_question, read_judgement
 
 RULES = {
     "ungraded": "the verifier could grade no continuation of a step, or not the response",
@@ -325,7 +326,7 @@ def _know(correct: bool) -> Estimate:
 
 def build_judge_prompt(row: Row, judgement: Judgement) -> Messages:
     problem = "\n\n".join(message["content"] for message in row["prompt"])
-    return build_question(problem, get_steps(row), judgement)
+    return [{"role": "user", "content": build_question(problem, get_steps(row), judgement)}]
 
 
 def judge_steps(

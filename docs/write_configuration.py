@@ -29,7 +29,7 @@ SECTIONS = {
     "prm/implicit_prm.yaml": "prm",
     **{
         f"step_scorer/{name}.yaml": "step_scorer"
-        for name in ("local", "token_classification", "server")
+        for name in ("local", "token_classification", "server", "judge")
     },
     "transcripts.yaml": "",
     "offline_prm_settings.yaml": "",

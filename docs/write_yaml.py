@@ -73,6 +73,7 @@ def format_files() -> dict[str, str]:
         step_scorer_settings.LocalScorerSettings,
         step_scorer_settings.ServerSettings,
         step_scorer_settings.TokenClassifierSettings,
+        step_scorer_settings.JudgeSettings,
     ):
         name = read_fields(kind)["kind"].default
         files[f"step_scorer/{name}.yaml"] = format_section(kind)

@@ -37,6 +37,7 @@ from prime_ext.generate.local_model import catch_loading_errors
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.description import FILE as STEP_RM_FILE
 from prime_ext.step_rm.scorers.local import StepClassifier, device_and_dtype
+from prime_ext.step_rm.scorers.response_reader import ResponseReader
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.arguments import (
     COUNT,
@@ -192,10 +193,10 @@ def load_scorer(
         return StepRMScorer(model, arguments.batch_tokens)
     if arguments.scorer == "classifier":
         reading = (arguments.layout, arguments.separator, arguments.answer_tokens)
-        places = (arguments.device, arguments.dtype, remote)
-        options = (*places, arguments.positive_label, arguments.max_length)
+        options = (remote, arguments.positive_label, arguments.max_length)
         with catch_loading_errors(arguments.model):
-            return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
+            reader = ResponseReader(arguments.model, *reading, *options)
+            return ClassifierScorer(TokenClassifier(reader, arguments.device, arguments.dtype))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     use_cache_without_hub(arguments.model)
     with catch_loading_errors(arguments.model):

@@ -150,10 +150,10 @@ class ClassifierScorer:
 
     def __init__(self, model: TokenClassifier):
         self.model = model
-        self.max_length = model.max_length
+        self.max_length = model.reader.max_length
 
     def tokens(self, response: LabeledResponse) -> TokenizedSteps:
-        return self.model.tokens(response.prompt, response.steps)
+        return self.model.reader.tokens(response.prompt, response.steps)
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """Return ``probability`` of each step."""

@@ -19,10 +19,12 @@ from prime_ext.config.checks import (
     Text,
     choose_by,
     read,
+    refuse,
 )
 from prime_ext.names import PAYING_MANAGER, STEP_SCORES_MANAGER
 
 SECTION = "step_scorer"
+Judgement = Literal["first-error", "scores"]
 
 
 def _check_reservable(gpus: float) -> float:
@@ -80,14 +82,9 @@ class LocalScorerSettings(_NodeScorer, _PairScorer):
 
 
 @dataclass(frozen=True, config=STRICT)
-class TokenClassifierSettings(_NodeScorer):
-    """A published PRM in a process on each node: step_scorer=token_classification.
+class ResponseFormat:
+    """Input format of a published PRM: the prompt, and the separator after each step."""
 
-    It reads the response once and scores each step at its end, by the probability that it is right
-    (TRL's PRMs, Qwen2.5-Math-PRM, Skywork, Math-Shepherd).
-    """
-
-    kind: Literal["token_classification"] = "token_classification"
     separator: Escaped = "\n"
     """Text after each step, where its score is read: a line break (TRL), " ки" (Math-Shepherd),
     <extra_0> (Qwen2.5-Math-PRM). On the command line \\n, \\t and \\\\ are escapes."""
@@ -99,13 +96,20 @@ class TokenClassifierSettings(_NodeScorer):
 
 
 @dataclass(frozen=True, config=STRICT)
-class ServerSettings(_PairScorer):
-    """A step reward model that vLLM serves at /classify: step_scorer=server.
+class TokenClassifierSettings(_NodeScorer, ResponseFormat):
+    """A published PRM in a process on each node: step_scorer=token_classification.
 
-    It is in verl's reward-model pool or at any URL.
+    It reads the response once and scores each step at its end, by the probability that it is right
+    (TRL's PRMs, Qwen2.5-Math-PRM, Skywork, Math-Shepherd).
     """
 
-    kind: Literal["server"] = "server"
+    kind: Literal["token_classification"] = "token_classification"
+
+
+@dataclass(frozen=True, config=STRICT)
+class RemoteSettings:
+    """A scorer at a server, and how requests reach it."""
+
     address: Text | None = None
     """host:port or URL; null: the router of verl's reward-model pool
     (reward.reward_model.enable=true)."""
@@ -117,22 +121,70 @@ class ServerSettings(_PairScorer):
     """Attempts of a request before its responses count as not scored."""
 
 
+@dataclass(frozen=True, config=STRICT)
+class ServerSettings(RemoteSettings, _PairScorer):
+    """A step reward model or a published PRM that vLLM serves: step_scorer=server.
+
+    It is in verl's reward-model pool or at any URL.
+    """
+
+    kind: Literal["server"] = "server"
+    response_format: ResponseFormat | None = None
+    """Input format of a published PRM, which reads a response once (/pooling): {} for TRL's,
+    {separator: "<extra_0>", layout: chat} for Qwen2.5-Math-PRM. null: a step reward model, which
+    reads one step at a time (/classify)."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class JudgeSettings(RemoteSettings):
+    """A language model that judges steps, at a server with OpenAI's interface: step_scorer=judge.
+
+    It reads a problem and all steps of a response once, and answers in JSON.
+    """
+
+    kind: Literal["judge"] = "judge"
+    address: Text | None = None
+    """host:port or URL; /v1 may be missing."""
+    model: Text | None = None
+    """Name of the model at the server."""
+    judgement: Judgement = "first-error"
+    """first-error: steps before the first wrong one have the score 1, the others 0. scores: the
+    judge's probability that each step is right."""
+    temperature: PositiveOrZero = 0.0
+    """Temperature of the judge; 0: greedy."""
+    max_new_tokens: Count = 1024
+    """Tokens of an answer at most."""
+    api_key_env: Text | None = None
+    """Environment variable with the server's key."""
+    timeout_seconds: Positive = 120.0
+
+
 # The section ``step_scorer``.
-ScorerSettings = LocalScorerSettings | TokenClassifierSettings | ServerSettings
+ScorerSettings = LocalScorerSettings | TokenClassifierSettings | ServerSettings | JudgeSettings
 _Tagged: Any = Annotated[
     Annotated[LocalScorerSettings, Tag("<local>")]
     | Annotated[TokenClassifierSettings, Tag("<token_classification>")]
-    | Annotated[ServerSettings, Tag("<server>")],
-    choose_by("kind", "step_scorer=local, token_classification or server"),
+    | Annotated[ServerSettings, Tag("<server>")]
+    | Annotated[JudgeSettings, Tag("<judge>")],
+    choose_by("kind", "step_scorer=local, token_classification, server or judge"),
 ]
 
 
 def read_scorer(values: Any) -> ScorerSettings:
     """Read the resolved section. Raises :class:`SettingsError`."""
     settings: ScorerSettings = read(_Tagged, values, SECTION)
-    if settings.model_path is None:
+    required = {"model_path": "the folder of the step reward model"}
+    if isinstance(settings, JudgeSettings):
+        required = {"address": "the URL of the judge", "model": "its name at the server"}
+    refuse(
+        f"{SECTION}.{name} is missing; give {what}"
+        for name, what in required.items()
+        if getattr(settings, name) is None
+    )
+    if isinstance(settings, ServerSettings) and settings.pair_format and settings.response_format:
         raise SettingsError(
-            f"{SECTION}.model_path is missing; give the folder of the step reward model"
+            f"{SECTION}.pair_format and {SECTION}.response_format: a model has one of the two;"
+            " leave the other at null"
         )
     return settings
 

@@ -186,16 +186,19 @@ def status_text(error: openai.APIStatusError) -> str:
     return f"HTTP {error.status_code}: {error.response.text}"
 
 
-def api_url(base_url: str) -> str:
-    """Add ``/v1`` to a URL without a path. Raises ``BackendError``: not http(s), or a password."""
+def api_url(base_url: str, name: str = "--base-url", key: str = "--api-key-env") -> str:
+    """Add ``/v1`` to a URL without a path. Raises ``BackendError``: not http(s), or a password.
+
+    The error calls the URL ``name``, and the setting for a key's variable ``key``.
+    """
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BackendError(
-            f"--base-url {base_url} is not a URL; one looks like http://127.0.0.1:8000/v1"
+            f"{name} {base_url} is not a URL; one looks like http://127.0.0.1:8000/v1"
         )
     if parts.username or parts.password:
         raise BackendError(
-            "--base-url holds a user name or password; name the key's variable with --api-key-env"
+            f"{name} holds a user name or password; name the key's variable with {key}"
         )
     return f"{base_url.rstrip('/')}/v1" if parts.path in ("", "/") else base_url.rstrip("/")
 

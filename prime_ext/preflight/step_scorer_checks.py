@@ -13,6 +13,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_defaults
 from prime_ext.config.step_scorer_settings import (
     SECTION,
+    RemoteSettings,
     ScorerSettings,
     ServerSettings,
     get_manager_name,
@@ -113,6 +114,7 @@ def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
         )
     if isinstance(scorer, ServerSettings):
         yield from _check_server(config, scorer)
+    if isinstance(scorer, RemoteSettings):
         return
     gpus = scorer.actor.num_gpus
     device = scorer.device
@@ -156,7 +158,7 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
     try:
         scorer = require_scorer(config)
         check_model(scorer)
-        if isinstance(scorer, ServerSettings) and scorer.address is not None:
+        if isinstance(scorer, RemoteSettings) and scorer.address is not None:
             check_server(scorer)
     except SettingsError as error:
         yield from error.problems

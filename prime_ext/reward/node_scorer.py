@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings
+from prime_ext.config.step_scorer_settings import RemoteSettings, ScorerSettings
 from prime_ext.reward.node_actor import NodeActor
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer
@@ -68,7 +68,7 @@ class NodeStepScorer:
     """The scorer in the Ray actor of a node or in this process."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
-        if not isinstance(scorer, ServerSettings):
+        if not isinstance(scorer, RemoteSettings):
             actor = scorer.actor
             if actor.cpu_threads is not None:
                 import torch
@@ -79,7 +79,7 @@ class NodeStepScorer:
                 scorer = replace(scorer, device="cpu")
         self._scorer = build_scorer(scorer, router_address)
         # A server forms batches itself.
-        self._gatherer = None if isinstance(scorer, ServerSettings) else Gatherer(self._scorer)
+        self._gatherer = None if isinstance(scorer, RemoteSettings) else Gatherer(self._scorer)
 
     async def score(self, chain: Chain) -> Outcome:
         if self._gatherer is not None:
@@ -93,6 +93,6 @@ def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeAc
 
     Raises StepRMError: that one cannot work.
     """
-    gpus = 0.0 if isinstance(scorer, ServerSettings) else scorer.actor.num_gpus
+    gpus = 0.0 if isinstance(scorer, RemoteSettings) else scorer.actor.num_gpus
     options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": gpus}
     return NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)

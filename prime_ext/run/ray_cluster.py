@@ -273,7 +273,7 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
             f" trainer.nnodes={expected}; {more}"
         )
     scorer = scorer_section(config)
-    extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind != "server" else 0.0
+    extra = float(scorer.actor.num_gpus) if scorer is not None and "actor" in scorer else 0.0
     if extra and sum(count >= ranks + extra for count in gpus) < expected:
         raise RunError(
             f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer"

@@ -44,7 +44,7 @@ _VALUES = (
     "data.max_response_length",
     *(f"actor_rollout_ref.rollout.{name}" for name in ("n", "temperature", "top_p", "top_k")),
     "trainer.v1.separate_async.parameter_sync_step",
-    "step_scorer.kind",
+    *(f"step_scorer.{name}" for name in ("kind", "model", "judgement")),
 )
 # Not among them: memory, speed and place, and what to do when something goes wrong.
 _FREE = re.compile(

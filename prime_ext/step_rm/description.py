@@ -66,11 +66,12 @@ class Input:
     """Input of one forward pass: a step with those before it, or a complete response.
 
     The scores of a response are read at ``ends``. ``context_cut`` and ``step_cut`` are true if the
-    context or the step lost tokens.
+    context or the step lost tokens. A judge reads ``text``, which its server tokenizes.
     """
 
     ids: tuple[int, ...]
     ends: tuple[int, ...] = ()
+    text: str = ""
     context_cut: bool = field(default=False, compare=False)
     step_cut: bool = field(default=False, compare=False)
 

@@ -40,6 +40,7 @@ from eval.prm_metrics import (
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, score_steps
 from eval.run import parser as run_parser
 from prime_ext.algorithms.prm_accuracy import count_pairs
+from prime_ext.step_rm.scorers.response_reader import ResponseReader
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
@@ -321,7 +322,8 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
 @pytest.mark.parametrize("layout", ["plain", "chat"])
 def test_a_classifier_is_read_after_each_step(models, separator, layout):
     options = {"layout": layout, "separator": separator, "max_length": 200}
-    scorer = ClassifierScorer(TokenClassifier(str(models["classifier"]), **options, device=CPU))
+    reader = ResponseReader(str(models["classifier"]), **options)
+    scorer = ClassifierScorer(TokenClassifier(reader, device=CPU))
     rows = [scorer.tokens(item) for item in RESPONSES]
     model = AutoModelForTokenClassification.from_pretrained(models["classifier"])
     tokenizer = byte_tokenizer()

@@ -145,7 +145,9 @@ def get_problems(composed, defaults, files, monkeypatch):
             "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
         }
         if name.startswith(("pspo", "scored")):
-            good["step_scorer.model_path"] = files["step_rm"]
+            judges = "kind: judge" in OmegaConf.to_yaml((changes or {}).get("step_scorer", {}))
+            if not judges:
+                good["step_scorer.model_path"] = files["step_rm"]
         with open_dict(config):
             values = {**good, **(changes or {})}
             # Whole sections first.
@@ -211,6 +213,7 @@ SEPARATE = {
     "ray_kwargs.ray_init.num_gpus": 3,
 }
 SERVER = {"step_scorer": _composed("+step_scorer=server").step_scorer}
+JUDGE = {"step_scorer": _composed("+step_scorer=judge").step_scorer}
 POOL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource_pool": True}
 OF_VERL = {
     "trainer.v1.trainer_mode": "sync",
@@ -347,6 +350,11 @@ REFUSED = [
     ("pspo", SERVER, "step_scorer.address is not set"),
     ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"},
      "step_scorer.address: http://127.0.0.1:9/c"),
+    ("pspo", {**SERVER, "step_scorer.response_format": {}}, "classifies no tokens"),
+    ("pspo", {**JUDGE, "step_scorer.model": "m"}, "step_scorer.address is missing"),
+    ("scored", {**JUDGE, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.model is missing"),
+    ("scored", {**JUDGE, "step_scorer.address": "127.0.0.1:9", "step_scorer.model": "m"},
+     "step_scorer.address: http://127.0.0.1:9/v1/c"),
     ("pspo", {**OF_VERL, **PLAIN}, "algorithm.adv_estimator=gae reads the positions"),
     ("pspo", {**OF_VERL, "prime.verifier.on_failure": "drop"}, None),
     ("pspo", {**OF_VERL, "prime.outcome.coefficient": 1.0, "prime.filter.enable": True},

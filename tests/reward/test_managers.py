@@ -4,6 +4,7 @@
 import asyncio
 import json
 import math
+import re
 import time
 
 import numpy as np
@@ -19,6 +20,7 @@ from scored_rows import (
     reward,
     row,
 )
+from scripted_server import ScriptedServer
 from tiny_llama import save_llama
 from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.import_utils import load_extern_object
@@ -30,6 +32,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.methods.step_scorer.scorer import score_metrics
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.response_reader import ResponseReader
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.loop_thread import LoopThread
 from prime_ext.utils.text_tokens import join_steps
@@ -226,9 +229,8 @@ def needs_prompt(data_source, solution_str, ground_truth, extra_info):
 
 def told(text, *overrides, scorer=None):
     """Return the reward and the extra info of ``naive_with_step_scores``."""
-    config = composed(
-        "variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu"
-    )
+    model = [] if "step_scorer=judge" in overrides else ["step_scorer.model_path=m"]
+    config = composed("variant=step_scorer", *model, *overrides, name="prime_trainer_cpu")
     of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, score=scorer and scorer.score)
     result = of.loop.run_until_complete(
         of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD))
@@ -266,7 +268,7 @@ def test_unscorable_responses_keep_their_verdict_and_give_a_reason():
 def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
     path = str(save_llama(tmp_path, 3, classes=2))
     words = ["step_scorer=token_classification", f"step_scorer.layout={layout}"]
-    alone = ClassifierScorer(TokenClassifier(path, layout=layout))
+    alone = ClassifierScorer(TokenClassifier(ResponseReader(path, layout=layout)))
     for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
         lines = numbered(*texts).splitlines(keepends=True)
         (expected,) = alone.score(
@@ -274,6 +276,27 @@ def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
         )
         _, info = told(numbered(*texts), *words, f"step_scorer.model_path={path}")
         assert json.loads(info["step_scores"]) == pytest.approx(expected["probability"], abs=1e-6)
+
+
+def test_a_judge_scores_steps_in_training_and_its_failures_are_counted():
+    text = numbered(*STEPS)
+    answers = {'"3": "Step 3': '{"first_error": 2}', "": "I am not sure."}
+
+    def judge(message, payload):
+        return next(answer for mark, answer in answers.items() if mark in message)
+
+    with ScriptedServer(judge) as server:
+        words = ["step_scorer=judge", "step_scorer.model=scripted"]
+        words += [f"step_scorer.address={server.base_url}"]
+        amount, info = told(text, *words)
+        assert (amount, json.loads(info["step_scores"])) == (1.0, [1.0, 0.0, 0.0])
+        assert (info["lowest_step_score"], info["reward_failure"]) == (0.0, 0.0)
+        _, info = told(numbered(*STEPS[:2]), *words)
+    assert info["reward_failure"] == 1.0 and info["step_scores"] == "[]"
+    assert re.fullmatch(
+        "step scorer: .*no JSON object with first_error, .* I am not sure.", info["failure_detail"]
+    )
+    assert "What is 2*3+1?" in server.requests[0]["messages"][0]["content"]
 
 
 # ---- a user's own reward function ----------------------------------------------------------------

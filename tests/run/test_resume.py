@@ -148,6 +148,19 @@ def test_pspos_settings_are_kept_too(start):
         start("step_scorer.model_path=org/rm", "critic.optim.lr=1e-3", **words)
     )
     assert "step_scorer.model_path org/rm" in ask(start("step_scorer.model_path=org/x", **words))
+    judge = ("step_scorer=judge", "step_scorer.address=http://a", "step_scorer.model=b")
+    assert "step_scorer.kind local, now it is judge" in ask(start(*judge, **words))
+
+
+@pytest.mark.parametrize("change", ["model=other", "judgement=scores"])
+def test_a_judge_is_kept_and_may_move(start, change):
+    words = {"name": "pspo_trainer_cpu"}
+    judge = ("step_scorer=judge", "step_scorer.address=http://a", "step_scorer.model=b")
+    save(start(*judge, **words), names=("actor", "critic"))
+    moved = start(*judge, "step_scorer.address=http://c", "step_scorer.attempts=9", **words)
+    assert ask(moved) == ""
+    key = change.partition("=")[0]
+    assert f"step_scorer.{key} " in ask(start(*judge, f"step_scorer.{change}", **words))
 
 
 def test_changed_bytes_are_named_before_a_resume(start):

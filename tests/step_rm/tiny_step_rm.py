@@ -4,8 +4,10 @@
 import random
 from pathlib import Path
 
+import tiny_llama
 import torch
 import yaml
+from qwen_prm import Qwen2ForProcessRewardModel
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BertConfig,
@@ -15,6 +17,7 @@ from transformers import (
     LlamaForCausalLM,
     LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
+    Qwen2Config,
 )
 
 import prime_ext.config
@@ -125,6 +128,24 @@ def save_llama(path, head=True):
     return _save(path, kind, LlamaConfig, llama_tokenizer(), ID2LABEL, **options)
 
 
+def save_qwen_prm(path):
+    """Save a random model of the form of Qwen2.5-Math-PRM, with its code."""
+    tokenizer = tiny_llama.byte_tokenizer(tiny_llama.CHAT)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    special = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    torch.manual_seed(0)
+    Qwen2ForProcessRewardModel.register_for_auto_class("AutoModel")
+    # transformers' tokenizer of Qwen2 has one more token.
+    config = Qwen2Config(
+        vocab_size=len(tokenizer) + 1, max_position_embeddings=1024, initializer_range=0.2,
+        **sizes, **heads, **special,
+    )  # fmt: skip
+    Qwen2ForProcessRewardModel(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
 def described(path, temperature=1.0, pair_format=None, order=LABELS):
     """Write a description into the model's folder, and return the folder."""
     description = Description(pair_format or PairFormat(max_length=64), temperature, order)
@@ -137,7 +158,7 @@ def scorer_settings(**changes):
     folder = Path(prime_ext.config.__file__).parent / "step_scorer"
     kind = changes.get("kind", "local")
     values = yaml.safe_load((folder / f"{kind}.yaml").read_text())
-    quick = {"attempts": 1, "timeout_seconds": 5.0} if kind == "server" else {}
+    quick = {"attempts": 1, "timeout_seconds": 5.0} if kind in ("server", "judge") else {}
     return read_scorer({**values, **quick, **changes})
 
 

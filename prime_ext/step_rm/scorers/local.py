@@ -2,7 +2,6 @@
 """A step reward model in this process: all steps of all responses in few passes, by length."""
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from prime_ext.step_rm.description import Input, PairEncoder, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Reading, StepScorer, calibrate
+from prime_ext.step_rm.scorers.response_reader import count_positions
 
 T = TypeVar("T", bound=Sized)
 # Tokens of a pass, padding included. On the CPU larger passes leave the processor's caches.
@@ -52,22 +52,6 @@ def device_and_dtype(
     if not isinstance(chosen_dtype, torch.dtype):
         raise StepRMError(f"dtype={dtype!r} is not a dtype of torch")
     return chosen_device, chosen_dtype
-
-
-def count_positions(config: Any) -> float:
-    """Count a model's positions; RoBERTa and its kin lose those up to the padding token's."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if not positions or positions < 0:
-        return math.inf
-    shifted = config.model_type in (
-        "roberta",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "camembert",
-        "mpnet",
-        "longformer",
-    )
-    return positions - (config.pad_token_id + 1 if shifted else 0)
 
 
 def check_length(config: Any, max_length: int, where: str) -> None:

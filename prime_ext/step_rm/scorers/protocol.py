@@ -77,11 +77,15 @@ class StepScorer(ABC):
         known: Known = {item: self._cache[item] for item in distinct if item in self._cache}
         return known, [item for item in distinct if item not in known]
 
-    def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
-        """Return each response's outcome, and cache the scores of all inputs, but no failures."""
+    def remember(self, known: Known) -> None:
+        """Cache the scores of inputs, but no failures."""
         self._cache.update(
             {item: scores for item, scores in known.items() if isinstance(scores, list)}
         )
+
+    def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
+        """Return each response's outcome, and cache the scores of all inputs, but no failures."""
+        self.remember(known)
         return [join_outcome(inputs, known) for inputs in read]
 
 

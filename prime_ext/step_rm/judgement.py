@@ -8,11 +8,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from .dialogues import Messages
+from prime_ext.config.step_scorer_settings import Judgement
 
-Judgement = Literal["first-error", "scores"]
 JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)
 
 _QUESTION = """\
@@ -39,12 +38,12 @@ _ANSWERS: Mapping[Judgement, str] = {
 _MOST_OBJECTS = 32
 
 
-def build_question(problem: str, steps: Sequence[str], judgement: Judgement) -> Messages:
-    """Return the chat that asks for a judgement; as JSON, no step can pose as another."""
+def build_question(problem: str, steps: Sequence[str], judgement: Judgement) -> str:
+    """Return the message that asks for a judgement; as JSON, no step can pose as another."""
     numbered = {str(number): step for number, step in enumerate(steps, start=1)}
     solution = json.dumps({"problem": problem, "steps": numbered}, indent=1, ensure_ascii=False)
     answer = _ANSWERS[judgement].format(n=len(steps))
-    return [{"role": "user", "content": _QUESTION.format(solution=solution, answer=answer)}]
+    return _QUESTION.format(solution=solution, answer=answer)
 
 
 def read_judgement(text: str, judgement: Judgement, n_steps: int) -> list[float]:
