@@ -245,9 +245,10 @@ def draw_ratios(axis: Axes, study: Study, results: Mapping[str, Method], baselin
         for at, value, (bound, _) in zip(ratios, middle, ratios.values(), strict=True):
             axis.plot(at, value, "o", color=color, markerfacecolor="white" if bound else color)
     axis.axhline(1, color=GREY, linewidth=1)
+    label = label_method(study, baseline, [])
     axis.set(
         xlabel=picture["axis"],
-        ylabel=f"{baseline}'s rollouts to {picture['accuracy']:.0%} / its own",
+        ylabel=f"rollouts of {label} to {picture['accuracy']:.0%} / its own",
         yscale="log",
     )
     axis.yaxis.set_major_formatter("{x:g}")
