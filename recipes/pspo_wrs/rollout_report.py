@@ -9,7 +9,7 @@ answer can still be right, and not whether the step is.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,21 @@ from recipes.quickstart.run_report import describe_run, format_seconds
 
 # The task of eval.run for the held-out problems, data/test.parquet.
 TASK = "data_test"
-# A score or hard label above it says that the step is right.
-THRESHOLD = 0.5
-# The steps of a response, and a number for each, None for none.
-Numbered = tuple[Sequence[Step], Sequence[float | None]]
 
 
-def compare_with_truth(responses: Sequence[Numbered]) -> dict[str, Any]:
-    """Return ``auc`` and ``accuracy`` (above :data:`THRESHOLD`) of numbers for right steps.
+def check_responses(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[list[Step]]:
+    """Return the checked steps of responses to the prompts of rows."""
+    pairs = zip(rows, texts, strict=True)
+    return [check_steps(row["prompt"][-1]["content"], text) for row, text in pairs]
 
-    ``majority`` is the accuracy of the more frequent answer for all steps.
+
+def compare_with_truth(
+    responses: Iterable[tuple[Sequence[Step], Sequence[float | None]]],
+) -> dict[str, Any]:
+    """Return ``auc`` and ``accuracy`` (above 0.5) of numbers that are high for right steps.
+
+    A step without a number, None, is left out. ``majority`` is the accuracy of the more frequent
+    answer for all steps.
     """
     numbers: list[float] = []
     right: list[bool] = []
@@ -48,7 +53,7 @@ def compare_with_truth(responses: Sequence[Numbered]) -> dict[str, Any]:
                 right.append(step.kind != WRONG)
             if step.kind == WRONG:
                 break
-    hits = [(value > THRESHOLD) == truth for value, truth in zip(numbers, right, strict=True)]
+    hits = [(value > 0.5) == truth for value, truth in zip(numbers, right, strict=True)]
     share = sum(right) / len(right)
     return {
         "steps": len(right),
@@ -61,29 +66,22 @@ def compare_with_truth(responses: Sequence[Numbered]) -> dict[str, Any]:
 def measure_labels(path: Path) -> dict[str, Any]:
     """Compare hard labels with the truth."""
     rows = pq.read_table(path, columns=["prompt", "completions", "labels"]).to_pylist()
-    numbered = [
-        (check_steps(row["prompt"][-1]["content"], "".join(row["completions"])), row["labels"])
-        for row in rows
-    ]
+    texts = ["".join(row["completions"]) for row in rows]
+    numbered = zip(check_responses(rows, texts), [row["labels"] for row in rows], strict=True)
     return {"responses": len(rows), **compare_with_truth(numbered)}
 
 
 def measure_policy(samples: Path, scorer: LocalScorer) -> dict[str, Any]:
     """Describe the steps of evaluated responses, their scores, and how good the scores are."""
     rows = [json.loads(line) for _, line in read_lines(samples)]
-    questions = [row["prompt"][-1]["content"] for row in rows]
-    steps = [
-        check_steps(question, row["response"])
-        for question, row in zip(questions, rows, strict=True)
-    ]
+    steps = check_responses(rows, [row["response"] for row in rows])
     chains = [
-        Chain(tuple(step.text for step in of_response), question=question)
-        for question, of_response in zip(questions, steps, strict=True)
+        Chain(tuple(step.text for step in of_response), question=row["prompt"][-1]["content"])
+        for row, of_response in zip(rows, steps, strict=True)
     ]
     scores = scorer.score_now(chains)
-    values = [scored.scores for scored in scores]
     return {
-        "step_rm": compare_with_truth(list(zip(steps, values, strict=True))),
+        "step_rm": compare_with_truth(zip(steps, (each.scores for each in scores), strict=True)),
         "steps": describe_steps(steps),
         "cut_off": sum(row["truncated"] for row in rows) / len(rows),
         **describe_scores(steps, scores),
@@ -94,16 +92,20 @@ def report(run_dir: Path) -> dict[str, Any]:
     """Write the summary and return it."""
     step_rm = run_dir / f"step_rm_{ROLLOUTS}"
     scorer = LocalScorer(StepClassifier(step_rm / "model", device="cpu"))
+    paired = read_json(run_dir / "comparison" / "compare.json")["tasks"][TASK]["comparison"]
     summary = {
-        "accuracy": read_json(run_dir / "comparison" / "compare.json")["tasks"][TASK],
+        "gain": {"value": paired["difference"], "low": paired["low"], "high": paired["high"]},
         "labels": measure_labels(run_dir / "labels" / "samples.parquet"),
         "step_rm": read_json(step_rm / "results.json")["test"],
-        **{
-            when: measure_policy(run_dir / f"evaluation_{when}" / TASK / "samples.jsonl", scorer)
-            for when in ("before", "after")
-        },
-        **describe_run(run_dir),
     }
+    for when in ("before", "after"):
+        folder = run_dir / f"evaluation_{when}"
+        evaluated = read_json(folder / "results.json")["tasks"][TASK]["summary"]
+        summary[when] = {
+            "accuracy": evaluated["scores"]["avg@1"],
+            **measure_policy(folder / TASK / "samples.jsonl", scorer),
+        }
+    summary |= describe_run(run_dir)
     # Written last: if it exists, so does the rest.
     write_json(run_dir / "summary.json", summary)
     return summary
@@ -117,9 +119,11 @@ def format_report(run_dir: Path, summary: Mapping[str, Any]) -> str:
         "step model, responses of the end": summary["after"]["step_rm"],
     }
     before, after = (describe_policy(summary[when]) for when in ("before", "after"))
-    paired = summary["accuracy"]["comparison"]
-    gain, low, high = (f"{100 * paired[name]:+.1f}" for name in ("difference", "low", "high"))
-    rm = summary["step_rm"]
+    accuracies = [summary["before"]["accuracy"], summary["after"]["accuracy"], summary["gain"]]
+    start, end, gain = (
+        "{:.1f} ({:.1f} to {:.1f})".format(*(100 * row[name] for name in ("value", "low", "high")))
+        for row in accuracies
+    )
     lines = [
         "",
         "Against the truth, steps up to the first wrong one (AUC 0.5 is chance):",
@@ -129,19 +133,12 @@ def format_report(run_dir: Path, summary: Mapping[str, Any]) -> str:
             f"{row['majority']:>10.3f}"
             for name, row in compared.items()
         ),
-        (
-            f"The step model repeats {rm['accuracy']:.3f} of the labels of {rm['steps']:,} steps of"
-            f" held-out questions (always the commonest label: {rm['majority']:.3f})."
-        ),
         f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}",
         *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before),
-        (
-            f"Accuracy on {paired['problems']:,} held-out problems: {gain} points, 95 % interval"
-            f" {low} to {high}, one seed."
-        ),
+        f"Accuracy on {accuracies[0]['problems']:,} held-out problems, one seed, in % with 95 %",
+        f"intervals: {start} -> {end}, gain {gain}",
         format_seconds(summary),
-        f"Everything is in {run_dir}: summary.json, transcripts.html, labels/, step_rm_{ROLLOUTS}/",
-        "evaluation_before/, evaluation_after/, comparison/ (with reports), sft/ and policy/.",
+        f"Everything is in {run_dir}: summary.json, transcripts.html, comparison/compare.md, ...",
     ]
     return "\n".join(lines)
 
