@@ -11,6 +11,7 @@ from forked_workers import python, with_forks
 
 from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
+from prime_ext.tasks.last_digit_chain import outcome_reward, parse_prompt
 from prime_ext.utils.files import read_json
 from recipes.pspo_wrs import rollout_report
 from recipes.pspo_wrs.pspo_data import SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
@@ -68,11 +69,15 @@ def test_labels_of_rollouts_train_a_step_model_and_every_stage_resumes(tmp_path)
     assert 100 < len(rows) <= 150
     for row in rows:
         question = row["prompt"][-1]["content"]
-        steps = check_steps(question, "".join(row["completions"]))
+        text = "".join(row["completions"])
+        steps = check_steps(question, text)
         # The program and the task cut responses into the same steps.
         assert [step.text for step in steps] == row["completions"]
-        # A response with the right answer has no error by bisection.
-        assert row["labels"][-1] in (0.0, 1.0, None) and len(row["labels"]) == len(steps)
+        # Bisection labels nothing after the first error, and a right response has none.
+        is_right = outcome_reward(text, str(parse_prompt(question).answer)) == 1.0
+        assert is_right == (row["label"] == -1)
+        labels = [1.0] * len(steps) if is_right else [1.0] * row["label"] + [0.0]
+        assert row["labels"] == labels + [None] * (len(steps) - len(labels))
     labeled = list(read_steps(run / "step_rm_rollouts" / "steps.parquet"))
     assert {step.label for step in labeled} == {-1, 1}
     results = read_json(run / "step_rm_rollouts" / "results.json")
