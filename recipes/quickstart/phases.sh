@@ -18,7 +18,8 @@ keep_settings() {
 }
 
 # start_run OVERRIDES...: print help if the first is -h or --help; else make the folder, go to the
-# root, and make the environment if PYTHON does not name an interpreter; refuse a folder that holds a run with other settings.
+# root, and make the environment if PYTHON does not name an interpreter; refuse a folder that holds
+# a run with other settings.
 start_run() {
   if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     sed -n '3,/^KNOBS/p' "${BASH_SOURCE[1]}" | sed '$d; /^set -/d; /^source /d; /^# shellcheck/d; s/^# \{0,1\}//'
