@@ -7,7 +7,7 @@ no output. Stages that query a language model hold a dialogue about every row.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
@@ -59,6 +59,11 @@ def check_row(raw: Mapping[str, Any], *position: object) -> Row:
     return dict(raw)
 
 
+def read_rl_rows(path: Path) -> Iterator[tuple[int, Row | BadRow]]:
+    """Yield the number of each row of verl's schema with the row, or with its faults."""
+    return parse_rows(path, check_row)
+
+
 def read_schema(path: Path) -> pa.Schema:
     """Return the schema of all rows of a file. Raises SourceError: unreadable, or none fits."""
     if path.suffix == ".parquet":
@@ -66,7 +71,7 @@ def read_schema(path: Path) -> pa.Schema:
     try:
         tables = (
             pa.Table.from_pylist([row])
-            for _, row in parse_rows(path, check_row)
+            for _, row in read_rl_rows(path)
             if not isinstance(row, BadRow)
         )
         schemas = list(dict.fromkeys(table.schema for table in tables))
@@ -120,7 +125,7 @@ def _write_stage(
     rules: Mapping[str, str],
     settings: Mapping[str, Any],
     schema: Callable[[Path], pa.Schema] = read_schema,
-    parse: Callable[[Mapping[str, Any], Path, int], Row] = check_row,
+    read: Callable[[Path], Iterable[tuple[int, Row | BadRow]]] = read_rl_rows,
 ) -> dict[str, Any]:
     """Write the outputs, by input, into the folder ``hidden``, and the report, which is returned.
 
@@ -130,12 +135,12 @@ def _write_stage(
         work: see :func:`run_stage`.
         title, rules, settings: of the report; the rules in its order.
         schema: returns the schema of the output of a file.
-        parse: turns the content at a number of a file into a row.
+        read: returns the numbers and rows of a file.
     """
     tally = Tally([title])
     written = {}
     for path, output in outputs.items():
-        chunks = make_batches(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
+        chunks = make_batches(show_progress(read(path), title), CHUNK_ROWS)
         rows = (row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title))
         written[output.name] = write_rows(hidden / output.name, schema(path), rows)
     bad = "no row: unreadable, or a column is missing, empty or of the wrong type"

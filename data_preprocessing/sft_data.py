@@ -48,6 +48,7 @@ from .model_stage import (
     extract_problem,
     run_model_stage,
 )
+from .problem_sources import parse_rows
 from .sft_forms import (
     ACTION_RULES,
     CHAIN_EXAMPLE,
@@ -322,7 +323,7 @@ def main(words: Sequence[str] | None = None) -> int:
         rules=RULES,
         settings=settings,
         schema=lambda path: SCHEMA,
-        parse=parse,
+        read=partial(parse_rows, parse=parse),
     )
 
 

@@ -14,6 +14,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ("llama", "qwen2", "qwen3", "qwen3_moe"),
         "help": "architecture of the model (default: llama)",
     },
+    "labeler": {
+        "choices": ("honest", "lenient", "rollouts"),
+        "help": "source of the labels of steps (default: honest)",
+    },
     "limit": {"type": COUNT, "help": "use only the first problems"},
     "mean-error": {"type": SHARE, "help": "mean error probability of the demonstrators"},
     "model": {"type": Path, "required": True, "help": "Hugging Face folder, or checkpoint of verl"},

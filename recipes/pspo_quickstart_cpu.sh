@@ -15,6 +15,8 @@ set -euo pipefail
 
 # shellcheck source=recipes/quickstart/phases.sh
 source "$(dirname "${BASH_SOURCE[0]}")/quickstart/phases.sh"
+# shellcheck source=recipes/pspo_wrs/phases.sh
+source "$(dirname "${BASH_SOURCE[0]}")/pspo_wrs/phases.sh"
 OUT="${OUT:-$ROOT/outputs/pspo_quickstart}"        # folder of the run
 SEED="${SEED:-0}"                                  # of data, warm start, step reward model, sampling
 SFT_STEPS="${SFT_STEPS:-1200}"                      # warm start: optimizer steps
@@ -29,29 +31,15 @@ KNOBS=(SEED SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ)
 
 start_run "$@"
 
-skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.pspo_wrs.pspo_data --output-dir "$OUT/data" --seed "$SEED"
+make_start
 
-skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.quickstart_sft \
-  --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
-
-skip step_rm "$OUT/step_rm_honest/results.json" || phase step_rm "$PYTHON" -m recipes.pspo_wrs.step_rm --run-dir "$OUT" --seed "$SEED"
+make_step_rm honest
 
 MEASURE=("$PYTHON" -m recipes.pspo_wrs.measure --step-rm "$OUT/step_rm_honest/model" --data "$OUT/data/test.parquet")
 skip measure_before "$OUT/before.json" || phase measure_before "${MEASURE[@]}" --model "$OUT/sft" \
   --output "$OUT/before.json"
 
-# --------------------------------------------------------------------------------------------------
-# PSPO-WRS through verl: every override is in recipes/pspo_wrs/train_cpu.sh.
-export SEED STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ
-train() {
-  bash recipes/pspo_wrs/train_cpu.sh "$OUT" "$OUT/data" "$OUT/sft" "$OUT/step_rm_honest/model" "$@"
-  touch "$OUT/trained"
-}
-skip pspo_wrs "$OUT/trained" || phase pspo_wrs train "$@"
-# --------------------------------------------------------------------------------------------------
-
-skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m prime_ext.generate.export \
-  "$OUT/checkpoints" "$OUT/policy"
+make_policy honest "$@"
 
 skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --model "$OUT/policy" \
   --output "$OUT/after.json"

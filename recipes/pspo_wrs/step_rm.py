@@ -3,8 +3,9 @@
 
     python -m recipes.pspo_wrs.step_rm --run-dir outputs/pspo_quickstart
 
-The folder holds the data (``recipes.pspo_wrs.pspo_data``) and the warm-started policy. A complete
-model is kept, and training resumes from its last checkpoint.
+The folder holds the data (``recipes.pspo_wrs.pspo_data``) and the warm-started policy, and for the
+labeler ``rollouts`` the labels of ``data_preprocessing.step_labels``. A complete model is kept, and
+training resumes from its last checkpoint.
 """
 
 import subprocess
@@ -20,6 +21,10 @@ from recipes.command_line import read_options
 from recipes.quickstart.evaluate import load_model
 from recipes.quickstart.small_model import BOS, VOCABULARY, character_tokenizer
 
+# The labeler whose labels are the outcomes of continued prefixes, of fewer responses than those of
+# the others. So the model reads them more often.
+ROLLOUTS = "rollouts"
+ROLLOUTS_EPOCHS = 8
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
 MAX_LENGTH = 128
 # The model sees the question and the previous step. PSPO shows only the previous step, from which
@@ -81,17 +86,21 @@ def train_step_rm(run_dir: Path, labeler: str = "honest", seed: int = 0) -> None
         subprocess.run([sys.executable, "-m", *words], cwd=Path(__file__).parents[2], check=True)
 
     if not steps.exists():
-        chains = folder / "data" / f"steps_{labeler}.jsonl"
+        chains = f"--chains={folder}/data/steps_{labeler}.jsonl"
+        labels = f"--stepwise={folder}/labels/samples.parquet"
         # Questions of one template differ in their numbers only.
         run_module(
             "prime_ext.step_rm.convert",
-            f"--chains={chains}",
+            labels if labeler == ROLLOUTS else chains,
             "--near-duplicates=text",
             f"--output={steps}",
         )
     places = (f"model.path={start}", f"data.files={steps}", f"trainer.output_dir={target}")
-    run_module("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
+    settings = [f"trainer.seed={seed}", *STEP_RM_SETTINGS]
+    if labeler == ROLLOUTS:
+        settings.append(f"optim.epochs={ROLLOUTS_EPOCHS}")
+    run_module("prime_ext.step_rm.train", *places, *settings)
 
 
 if __name__ == "__main__":
-    train_step_rm(**read_options(__doc__, "run-dir", "seed"))
+    train_step_rm(**read_options(__doc__, "run-dir", "labeler", "seed"))

@@ -18,7 +18,8 @@ keep_settings() {
 }
 
 # start_run OVERRIDES...: print help if the first is -h or --help; else make the folder, go to the
-# root, and make the environment; refuse a folder that holds a run with other settings.
+# root, and make the environment if PYTHON does not name an interpreter; refuse a folder that holds
+# a run with other settings.
 start_run() {
   if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     sed -n '3,/^KNOBS/p' "${BASH_SOURCE[1]}" | sed '$d; /^set -/d; /^source /d; /^# shellcheck/d; s/^# \{0,1\}//'
@@ -30,8 +31,8 @@ start_run() {
   local settings
   settings="$(for knob in "${KNOBS[@]}"; do printf '%s=%s\n' "$knob" "${!knob}"; done; printf 'OVERRIDES=%s\n' "$*")"
   keep_settings "a run" "$settings"
-  phase environment bash recipes/make_environment.sh
-  PYTHON="$ROOT/.venv/bin/python"
+  [[ -n "${PYTHON:-}" ]] || phase environment bash recipes/make_environment.sh
+  PYTHON="${PYTHON:-$ROOT/.venv/bin/python}"
   export PYTHON OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 VERL_PLATFORM=cpu
 }
 

@@ -19,7 +19,8 @@ from scripted_server import Answer, ScriptedServer
 from tiny_llama import save_llama
 from told import conversed, get_rows, removed, server_words
 
-from data_preprocessing.step_labels import Labeling, bisect, continue_all, estimate_rate, main
+from data_preprocessing.step_labels import main
+from data_preprocessing.step_rollouts import Labeling, bisect, continue_all, estimate_rate
 from eval.prm import main as evaluate
 from eval.prm_data import read_processbench
 from prime_ext.step_rm.convert import main as convert
