@@ -13,6 +13,7 @@ from gloo_ranks import finish, run_ranks
 from transfer_queue import KVBatchMeta
 
 from examples.minimal_prime import Rollouts, Trainer, build_settings
+from prime_ext.algorithms.advantage import combine_sources
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.step import rollouts as of_trainer
 from prime_ext.step.step import prime_step
@@ -102,7 +103,8 @@ def in_one_file(method, model_path, batch):
         old_BT=old_BT, reference_BT=old_BT
     )  # all models start from the same weights
     gate, scores = trainer.learn_and_score(batch) if trainer.prm else (0.0, None)
-    advantage_BT = trainer.advantages(batch, gate, scores)
+    sources = trainer.reward_sources(batch, gate, scores)
+    advantage_BT = combine_sources(sources, batch.mask_BT, batch.group_B).advantage_BT
     trainer.update_policy(batch, advantage_BT, trainer.kl_targets(batch, gate, scores))
     result = {
         "gate": gate,
