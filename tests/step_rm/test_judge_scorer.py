@@ -89,7 +89,7 @@ def test_equal_responses_at_the_same_time_cost_one_judgement():
     assert len(server.requests) == 1
 
 
-# Answers to a response with three steps, by what is said about them.
+# Answers to a response with three steps, by the reason of their failure.
 NOT_JUDGED = {
     "no JSON object with first_error, in an answer that ends with: All good.": "All\n good.",
     "first_error must be a whole number from 0 to 3": '{"first_error": 4}',

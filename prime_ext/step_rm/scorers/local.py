@@ -13,7 +13,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from prime_ext.step_rm.description import Input, PairEncoder, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Reading, StepScorer, calibrate
+from prime_ext.step_rm.scorers.protocol import (
+    Chain,
+    Outcome,
+    Reading,
+    StepScorer,
+    calibrate,
+    join_outcome,
+)
 from prime_ext.step_rm.scorers.response_reader import count_positions
 
 T = TypeVar("T", bound=Sized)
@@ -162,7 +169,8 @@ class LocalScorer(StepScorer):
         known, missing = self.split_known(read)
         for batch in length_buckets(missing, self.batch_tokens):
             known |= zip(batch, self.model.score_inputs(batch), strict=True)
-        return self.outcomes(read, known)
+        self.remember(known)
+        return [join_outcome(inputs, known) for inputs in read]
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
         return await asyncio.get_running_loop().run_in_executor(

@@ -83,11 +83,6 @@ class StepScorer(ABC):
             {item: scores for item, scores in known.items() if isinstance(scores, list)}
         )
 
-    def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
-        """Return each response's outcome, and cache the scores of all inputs, but no failures."""
-        self.remember(known)
-        return [join_outcome(inputs, known) for inputs in read]
-
 
 def join_outcome(inputs: Reading, known: Known) -> Outcome:
     """Return the outcome of a response from its inputs' scores; it fails with any of them."""

@@ -26,6 +26,7 @@ from prime_ext.step_rm.scorers.protocol import (
     ScoringFailure,
     StepScorer,
     calibrate,
+    join_outcome,
 )
 from prime_ext.step_rm.scorers.response_reader import ResponseReader
 from prime_ext.utils.report_page import join_lines
@@ -86,7 +87,7 @@ class RemoteScorer(StepScorer):
             await asyncio.wait(tasks)
         for task in tasks:
             known |= task.result()
-        return self.outcomes(read, known)
+        return [join_outcome(inputs, known) for inputs in read]
 
     async def close(self) -> None:
         await self.client.close()
