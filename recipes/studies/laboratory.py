@@ -239,6 +239,7 @@ class NoisyScorer:
 class StudyTrainer(Trainer):
     """A trainer that inverts the share ``flipped`` of the outcomes, but not in evaluation.
 
+    With ``filters`` it leaves out prompts whose responses have equal outcomes, without other ones.
     A ``scorer`` rewards steps next to the outcome. With ``shuffled`` the PRM learns from the
     outcomes of other responses, a control. ``seconds`` are those of the processor, so that other
     work on the machine does not count. ``origin`` is the model before training, if the divergence
@@ -247,6 +248,7 @@ class StudyTrainer(Trainer):
     """
 
     flipped = 0.0
+    filters = False
     seconds = 0.0
     shuffled = False
     origin: Any = None
@@ -262,6 +264,8 @@ class StudyTrainer(Trainer):
 
     def collect(self) -> Any:
         batch = super().collect()
+        if self.filters:
+            batch = keep_mixed(batch)
         if self.flipped == 0:
             return batch
         flipped_B = torch.rand(len(batch.outcome_B), generator=self.problem_rng) < self.flipped
@@ -346,6 +350,16 @@ class StudyTrainer(Trainer):
 LABELED = (ChainTask, SumTask, GameTask)
 
 
+def keep_mixed(batch: Any) -> Any:
+    """Return the rollouts of prompts whose outcomes differ; all if there is no such prompt."""
+    right_B, total_B = (
+        torch.zeros_like(batch.outcome_B).index_add(0, batch.group_B, values_B)[batch.group_B]
+        for values_B in (batch.outcome_B, torch.ones_like(batch.outcome_B))
+    )
+    is_mixed_B = (right_B > 0) & (right_B < total_B)
+    return batch.rows(is_mixed_B) if is_mixed_B.any() else batch
+
+
 def sum_steps(score_BT: torch.Tensor, is_end_BT: torch.Tensor) -> torch.Tensor:
     """Return the sum of scores ``(N,)`` of each step, from the end of the one before it."""
     total_N = score_BT.cumsum(1)[is_end_BT]
@@ -400,6 +414,7 @@ def run(
     method = next((word for word in words if "=" not in word), name)
     changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)
     shuffled = changes.pop("shuffled", "false") == "true"
+    filters = read(bool, changes.pop("filter", "false"), "filter")
     precision = changes.pop("precision", "bfloat16")
     of_scorer = {key: changes.pop(key) for key in list(changes) if key.startswith("scorer.")}
     read(Literal[tuple(PRECISIONS)], precision, "precision")
@@ -417,6 +432,7 @@ def run(
     settings = build_settings(method, changes)
     plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
     plan |= {"shuffled": True} if shuffled else {}
+    plan |= {"filter": True} if filters else {}
     plan |= {"scorer": of_scorer} if of_scorer else {}
     plan |= {"turns": turns, "by_turn": by_turn} if is_game else {}
     if "model" in study:
@@ -437,6 +453,7 @@ def run(
     trainer = StudyTrainer(task, settings, seed, start)
     trainer.flipped = study["task"].get("flipped", 0.0)
     trainer.shuffled = shuffled
+    trainer.filters = filters
     trainer.turns, trainer.by_turn = turns, by_turn
     if is_game:
         trainer.sample = play

@@ -18,8 +18,8 @@ A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 - ``every`` (steps between evaluations) and ``words`` of all runs;
 - ``methods``: candidates by name, each a list of words. With a ``task`` a word is ``key=value`` or,
   where the name is not one, a method; ``scorer.NAME`` is a field of
-  :class:`recipes.studies.laboratory.NoisyScorer`, and with a ``model``, ``precision`` is bfloat16
-  or float32.
+  :class:`recipes.studies.laboratory.NoisyScorer`, with a ``model``, ``precision`` is bfloat16 or
+  float32, and ``filter=true`` leaves out prompts whose responses are all right or all wrong.
   Through verl it is an override or ``NAME=value``, a knob of the task's script;
 - ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several
   candidates: the one with the highest mean accuracy over the curves is chosen;

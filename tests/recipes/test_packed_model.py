@@ -18,6 +18,7 @@ from recipes.studies.laboratory import (
     SumTask,
     demonstrate,
     get_terms,
+    keep_mixed,
     label_steps,
     sum_steps,
 )
@@ -146,6 +147,15 @@ def test_steps_of_training_match_the_plain_ones(folder, method):
                 *(getattr(trainer, learner).model.parameters() for trainer in trainers), strict=True
             ):
                 torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+
+
+def test_prompts_whose_outcomes_are_equal_are_left_out(model):
+    _, packed = draw(model)
+    packed = packed._replace(outcome_B=torch.tensor([1.0, 1, 1] + [0, 1, 0] + [0, 0, 0] * 3))
+    kept = keep_mixed(packed)
+    assert type(kept) is PackedRollouts and kept.group_B.tolist() == [1, 1, 1]
+    assert torch.equal(kept.response_BT, packed.response_BT[3:6])
+    assert keep_mixed(packed.rows(torch.arange(6, 15))).outcome_B.tolist() == [0.0] * 9
 
 
 def test_bfloat16_is_in_products_only(model):

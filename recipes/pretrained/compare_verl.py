@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a pretrained model through verl and by the loop of the studies, and compare the metrics.
+
+    python -m recipes.pretrained.compare_verl --output-dir outputs/pretrained/verl --steps 5
+
+Task, warm start and settings are those of ``recipes/studies/pretrained.yaml``. Both sides train
+RLOO and PRIME-D from the same start with three seeds, which draw other problems and responses on
+either side. A metric is the mean over the steps of a run; the table has its mean and standard error
+over the seeds. verl computes in float32, the loop in bfloat16 products.
+
+Writes comparison.json; runs that are there are not repeated.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from data_preprocessing.command import write_splits
+from examples.minimal_prime import Learner, PRMOutputs, Rollouts, Targets, build_settings
+from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
+from prime_ext.generate.prm_description import versions
+from prime_ext.tasks.gym_problems import PREFIX
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row
+from prime_ext.utils.files import read_json, write_atomically, write_json
+from prime_ext.utils.report_page import format_markdown_table
+from recipes.command_line import read_options
+from recipes.run_statistics import format_mean, run_metrics
+from recipes.studies.laboratory import StudyTrainer, SumTask, get_terms, make_task
+from recipes.studies.packed_model import MixedRollouts, sample
+from recipes.studies.study_report import read_study
+from recipes.studies.through_verl import ROOT, run_logged
+
+SEEDS = (0, 1, 2)
+METHODS = ("rloo", "distilled")
+RATES = {"actor.lr": 5e-6, "prm.lr": 1e-4}
+# Names of the table, and metrics of verl.
+METRICS = {
+    "accuracy of the rollouts": "critic/score/mean",
+    "tokens of a response": "response_length/mean",
+    "mean -log pi of a response's tokens": "rollout_corr/training_log_ppl",
+    "gradient norm of the policy": "actor/grad_norm",
+    "loss of the PRM": "prm/loss",
+    "gradient norm of the PRM": "prm/grad_norm",
+    "pair accuracy of the PRM": "prm/pair_accuracy/before_update",
+    "gate": "prime/gate/value",
+    "KL to the PRM": "prime/kl/prm",
+    "KL to the average": "prime/kl/average",
+}
+
+
+class RecordingLearner:
+    """A learner that keeps the losses and gradient norms of its updates."""
+
+    def __init__(self, learner: Learner):
+        self.learner = learner
+        self.model = learner.model
+        self.bias = learner.bias
+        self.optimizer = learner.optimizer
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        learner.optimizer.register_step_pre_hook(self.keep_norm)
+
+    def minimize(self, loss: torch.Tensor) -> None:
+        self.losses.append(float(loss.detach()))
+        self.learner.minimize(loss)
+
+    def keep_norm(self, *_: Any) -> None:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+
+
+class RecordingTrainer(StudyTrainer):
+    """A trainer that keeps the metrics of its steps under the names of verl."""
+
+    def __init__(self, *fields: Any):
+        super().__init__(*fields)
+        self.metrics: dict[str, list[float]] = defaultdict(list)
+        self.policy = RecordingLearner(self.policy)
+        self.prm = RecordingLearner(self.prm) if self.prm else None
+
+    def collect(self) -> Rollouts:
+        batch = super().collect()
+        length_B = batch.mask_BT.sum(1)
+        self.metrics["critic/score/mean"].append(float(batch.outcome_B.mean()))
+        self.metrics["response_length/mean"].append(float(length_B.float().mean()))
+        perplexity_B = -(batch.old_BT * batch.mask_BT).sum(1) / length_B
+        self.metrics["rollout_corr/training_log_ppl"].append(float(perplexity_B.mean()))
+        return batch
+
+    def learn_and_score(self, batch: Rollouts) -> tuple[float, PRMOutputs]:
+        gate, scores = super().learn_and_score(batch)
+        pairs = self.shares["pair_accuracy"][-1]
+        if pairs.accuracy is not None:
+            self.metrics["prm/pair_accuracy/before_update"].append(pairs.accuracy)
+        self.metrics["prime/gate/value"].append(gate)
+        return gate, scores
+
+    @torch.no_grad()
+    def update_policy(self, batch: Rollouts, advantage_BT: torch.Tensor, targets: Targets) -> None:
+        if self.prm:
+            logits_NV = batch.logits(self.policy.model)
+            token_N = batch.response_BT[batch.mask_BT]
+            _, kl_NJ = log_probs_and_reverse_kl(logits_NV, token_N, [t for _, t in targets])
+            for name, kl_N in zip(("prm", "average"), kl_NJ.T, strict=True):
+                self.metrics[f"prime/kl/{name}"].append(float(kl_N.mean()))
+        with torch.enable_grad():
+            super().update_policy(batch, advantage_BT, targets)
+
+    def finish(self) -> dict[str, float]:
+        """Return the means over the steps."""
+        means = {name: float(np.mean(values)) for name, values in self.metrics.items()}
+        means["actor/grad_norm"] = float(np.mean(self.policy.norms))
+        if self.prm:
+            means["prm/loss"] = float(np.mean(self.prm.losses))
+            means["prm/grad_norm"] = float(np.mean(self.prm.norms))
+        return means
+
+
+def train_in_loop(
+    task: SumTask, start: Path, settings: Mapping[str, Any], seed: int, steps: int
+) -> dict[str, float]:
+    """Return the metrics of a run by the loop of the studies."""
+    trainer = RecordingTrainer(task, settings, seed, start)
+    trainer.sample = partial(sample, kind=MixedRollouts)
+    for _ in range(steps):
+        trainer.step()
+    return trainer.finish()
+
+
+def train_through_verl(
+    folder: Path, method: str, settings: Mapping[str, Any], seed: int, steps: int, limit: int
+) -> dict[str, float]:
+    """Return the metrics of a run by ``recipes/pretrained.sh``."""
+    run = folder / f"{method}_seed{seed}"
+    (run / "data").parent.mkdir(parents=True, exist_ok=True)
+    knobs = {
+        "OUT": run,
+        "MODEL": folder / "model",
+        "STEPS": steps,
+        "PROMPTS": settings["rollout.prompts"],
+        "ROLLOUTS": settings["rollout.n"],
+        "LR": settings["actor.lr"],
+        "PRM_LR": settings["prm.lr"],
+        "PRM_MINI_BATCH": settings["prm.mini_batch_size"] // settings["rollout.n"],
+        "MAX_RESPONSE": limit,
+        "TEST_FREQ": -1,
+    }
+    overrides = [
+        f"variant={method}",
+        f"data.train_files={folder}/data/train.parquet",
+        f"data.val_files={folder}/data/test.parquet",
+        f"data.seed={seed}",
+        f"actor_rollout_ref.rollout.seed={seed}",
+        f"actor_rollout_ref.actor.optim.lr_warmup_steps={settings['actor.lr_warmup_steps']}",
+        "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
+        "prime.filter.enable=false",
+        "trainer.val_before_train=false",
+        "trainer.save_freq=-1",
+    ]
+    if method == "distilled":
+        overrides += [
+            f"prm.beta={settings['prm.beta']}",
+            f"prm.optim.lr_warmup_steps={settings['prm.lr_warmup_steps']}",
+            "prm.optim.betas=[0.9,0.99]",
+        ]
+    command = ["bash", str(ROOT / "recipes/pretrained.sh"), *overrides]
+    run_logged(command, {key: str(value) for key, value in knobs.items()}, run)
+    rows = [row for step, row in run_metrics(run).items() if 0 < step <= steps]
+    values = {name: [row[name] for row in rows if name in row] for name in METRICS.values()}
+    return {name: float(np.mean(found)) for name, found in values.items() if found}
+
+
+def write_inputs(task: SumTask, start: Path, folder: Path) -> None:
+    """Write data whose chats are bare prompts, and the start with a template that keeps them."""
+    if not (folder / "data" / "train.parquet").exists():
+        rows = {}
+        for split, held_out in (("test", True), ("train", False)):
+            rows[split] = [
+                rl_row(
+                    f"{PREFIX}chain_sum",
+                    [{"role": "user", "content": f"{get_terms(gold)} =\n"}],
+                    "math",
+                    gold,
+                    {"split": split},
+                )
+                for _, gold in task.rows[held_out]
+            ]
+        write_splits(folder / "data", MATH_SCHEMA, rows, seed=0)
+    if not (folder / "model").exists():
+        with write_atomically(folder / "model") as temporary:
+            temporary.mkdir()
+            for file in start.iterdir():
+                (temporary / file.name).symlink_to(file.resolve())
+            tokenizer = AutoTokenizer.from_pretrained(start)
+            tokenizer.chat_template = "{{ messages[0]['content'] }}"
+            for name in ("chat_template.jinja", "tokenizer_config.json", "tokenizer.json"):
+                (temporary / name).unlink(missing_ok=True)
+            tokenizer.save_pretrained(temporary)
+
+
+def format_table(runs: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> str:
+    """Format means and standard errors over seeds, by metric; ``runs`` by method, side and seed."""
+    columns = [(method, side) for method in runs for side in runs[method]]
+    lines = []
+    for label, name in METRICS.items():
+        cells = [
+            [metrics[name] for metrics in runs[method][side].values() if name in metrics]
+            for method, side in columns
+        ]
+        lines.append([label, *(format_mean(cell, digits=4) if cell else "-" for cell in cells)])
+    head = ["", *(f"`{method}`, {side}" for method, side in columns)]
+    return format_markdown_table(head, lines, escape=False)
+
+
+def compare(output_dir: Path, steps: int = 5) -> None:
+    """Run what is missing, write comparison.json and print the table."""
+    study = read_study("pretrained")
+    task, start = make_task(study, Path("outputs"))
+    folder = output_dir.resolve()
+    write_inputs(task, start, folder)
+    path = folder / "comparison.json"
+    runs = read_json(path)["runs"] if path.exists() else {}
+    words = dict(word.split("=", 1) for word in study["words"])
+    for seed in SEEDS:
+        for method in METHODS:
+            settings = build_settings(method, words | RATES)
+            sides = {
+                "loop": partial(train_in_loop, task, start, settings, seed, steps),
+                "verl": partial(
+                    train_through_verl, folder, method, settings, seed, steps, task.limit
+                ),
+            }
+            for side, train in sides.items():
+                known = runs.setdefault(method, {}).setdefault(side, {})
+                if str(seed) not in known:
+                    print(f"{method}, {side}, seed {seed}", flush=True)
+                    known[str(seed)] = train()
+                    record = {"steps": steps, "settings": words | RATES, "versions": versions()}
+                    write_json(path, record | {"runs": runs})
+    print(f"{path}:\n\n{format_table(runs)}")
+
+
+if __name__ == "__main__":
+    compare(**read_options(__doc__, "output-dir", "steps"))
