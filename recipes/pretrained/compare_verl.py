@@ -3,10 +3,11 @@
 
     python -m recipes.pretrained.compare_verl --output-dir outputs/pretrained/verl --steps 5
 
-Task, warm start and settings are those of ``recipes/studies/pretrained.yaml``. Both sides train
-RLOO and PRIME-D from the same start with three seeds, which draw other problems and responses on
-either side. A metric is the mean over the steps of a run; the table has its mean and standard error
-over the seeds. verl computes in float32, the loop in bfloat16 products.
+Task, warm start and settings are those of ``recipes/studies/pretrained.yaml``, with half of its
+rollouts per step and all prompts. Both sides train RLOO and PRIME-D from the same start with three
+seeds, which draw other problems and responses on either side. A metric is the mean over the steps
+of a run; the table has its mean and standard error over the seeds. verl computes in float32, the
+loop in bfloat16 products.
 
 Writes comparison.json; runs that are there are not repeated.
 """
@@ -25,7 +26,6 @@ from data_preprocessing.command import write_splits
 from examples.minimal_prime import Learner, PRMOutputs, Rollouts, Targets, build_settings
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
 from prime_ext.generate.prm_description import versions
-from prime_ext.tasks.gym_problems import PREFIX
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row
 from prime_ext.utils.files import read_json, write_atomically, write_json
 from prime_ext.utils.report_page import format_markdown_table
@@ -38,7 +38,7 @@ from recipes.studies.through_verl import ROOT, run_logged
 
 SEEDS = (0, 1, 2)
 METHODS = ("rloo", "distilled")
-RATES = {"actor.lr": 5e-6, "prm.lr": 1e-4}
+CHANGES = {"rollout.prompts": 16, "actor.lr": 5e-6, "prm.lr": 1e-5}
 # Names of the table, and metrics of verl.
 METRICS = {
     "accuracy of the rollouts": "critic/score/mean",
@@ -102,17 +102,18 @@ class RecordingTrainer(StudyTrainer):
         return gate, scores
 
     @torch.no_grad()
-    def update_policy(self, batch: Rollouts, advantage_BT: torch.Tensor, targets: Targets) -> None:
-        if self.prm:
+    def kl_targets(self, batch: Rollouts, gate: float, scores: PRMOutputs | None) -> Targets:
+        targets = super().kl_targets(batch, gate, scores)
+        if targets:
             logits_NV = batch.logits(self.policy.model)
             token_N = batch.response_BT[batch.mask_BT]
             _, kl_NJ = log_probs_and_reverse_kl(logits_NV, token_N, [t for _, t in targets])
-            for name, kl_N in zip(("prm", "average"), kl_NJ.T, strict=True):
+            names = [name for name, weight in (("prm", gate), ("average", 1 - gate)) if weight > 0]
+            for name, kl_N in zip(names, kl_NJ.T, strict=True):
                 self.metrics[f"prime/kl/{name}"].append(float(kl_N.mean()))
-        with torch.enable_grad():
-            super().update_policy(batch, advantage_BT, targets)
+        return targets
 
-    def finish(self) -> dict[str, float]:
+    def compute_means(self) -> dict[str, float]:
         """Return the means over the steps."""
         means = {name: float(np.mean(values)) for name, values in self.metrics.items()}
         means["actor/grad_norm"] = float(np.mean(self.policy.norms))
@@ -130,7 +131,7 @@ def train_in_loop(
     trainer.sample = partial(sample, kind=MixedRollouts)
     for _ in range(steps):
         trainer.step()
-    return trainer.finish()
+    return trainer.compute_means()
 
 
 def train_through_verl(
@@ -138,7 +139,9 @@ def train_through_verl(
 ) -> dict[str, float]:
     """Return the metrics of a run by ``recipes/pretrained.sh``."""
     run = folder / f"{method}_seed{seed}"
-    (run / "data").parent.mkdir(parents=True, exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
+    if not (run / "data").exists():
+        (run / "data").symlink_to(folder / "data")
     knobs = {
         "OUT": run,
         "MODEL": folder / "model",
@@ -153,8 +156,6 @@ def train_through_verl(
     }
     overrides = [
         f"variant={method}",
-        f"data.train_files={folder}/data/train.parquet",
-        f"data.val_files={folder}/data/test.parquet",
         f"data.seed={seed}",
         f"actor_rollout_ref.rollout.seed={seed}",
         f"actor_rollout_ref.actor.optim.lr_warmup_steps={settings['actor.lr_warmup_steps']}",
@@ -183,7 +184,7 @@ def write_inputs(task: SumTask, start: Path, folder: Path) -> None:
         for split, held_out in (("test", True), ("train", False)):
             rows[split] = [
                 rl_row(
-                    f"{PREFIX}chain_sum",
+                    "reasoning_gym/chain_sum",
                     [{"role": "user", "content": f"{get_terms(gold)} =\n"}],
                     "math",
                     gold,
@@ -227,9 +228,11 @@ def compare(output_dir: Path, steps: int = 5) -> None:
     path = folder / "comparison.json"
     runs = read_json(path)["runs"] if path.exists() else {}
     words = dict(word.split("=", 1) for word in study["words"])
+    del words["filter"]
+    changes = words | CHANGES
     for seed in SEEDS:
         for method in METHODS:
-            settings = build_settings(method, words | RATES)
+            settings = build_settings(method, changes)
             sides = {
                 "loop": partial(train_in_loop, task, start, settings, seed, steps),
                 "verl": partial(
@@ -241,7 +244,7 @@ def compare(output_dir: Path, steps: int = 5) -> None:
                 if str(seed) not in known:
                     print(f"{method}, {side}, seed {seed}", flush=True)
                     known[str(seed)] = train()
-                    record = {"steps": steps, "settings": words | RATES, "versions": versions()}
+                    record = {"steps": steps, "settings": changes, "versions": versions()}
                     write_json(path, record | {"runs": runs})
     print(f"{path}:\n\n{format_table(runs)}")
 

@@ -5,7 +5,8 @@
 
 Plain passes are those of examples/minimal_prime.py in float32; packed ones are those of
 recipes/studies/packed_model.py. All start from the study's warm start, which is trained if it is
-missing, with the study's 64 rollouts per step. Times are seconds of the processor, because a shared
+missing, with 64 rollouts per step. "filtered" leaves out prompts with equal outcomes, as the study
+does. Times are seconds of the processor, because a shared
 machine may stop a process at any time; those of grading are of the clock, as other processes grade.
 The first step, which makes the optimizers' states, counts only for the plain passes. ``log_probs``
 are passes for old log-probabilities. Plain passes of PRIME-D are left out: they need more than 20
@@ -28,10 +29,13 @@ from recipes.studies.packed_model import MixedRollouts, sample
 from recipes.studies.study_report import read_study
 
 RUNS = (
+    ("packed_bfloat16_filtered", "rloo"),
+    ("packed_bfloat16_filtered", "distilled"),
     ("packed_bfloat16", "rloo"),
     ("packed_bfloat16", "distilled"),
     ("plain_float32", "rloo"),
 )
+ROLLOUTS = {"rollout.prompts": "16", "rollout.n": "4"}
 
 
 def measure(trainer: StudyTrainer, first: int, steps: int) -> dict[str, Any]:
@@ -64,14 +68,16 @@ def measure(trainer: StudyTrainer, first: int, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = harness.parser(__doc__, steps=1).parse_args()
+    options = harness.parser(__doc__, steps=3).parse_args()
     study = read_study("pretrained")
     task, start = make_task(study, Path("outputs"))
     results: dict[str, Any] = defaultdict(dict)
     for passes, method in RUNS:
-        changes = dict(word.split("=", 1) for word in [*study["words"], "actor.lr=2e-5"])
+        changes = dict(word.split("=", 1) for word in [*study["words"], "actor.lr=5e-6"]) | ROLLOUTS
+        del changes["filter"]
         trainer = StudyTrainer(task, build_settings(method, changes), 0, start)
-        if passes == "packed_bfloat16":
+        trainer.filters = passes.endswith("filtered")
+        if passes.startswith("packed"):
             trainer.sample = partial(sample, kind=MixedRollouts)
             results[passes][method] = measure(trainer, 1, options.steps)
         else:
