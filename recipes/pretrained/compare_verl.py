@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from data_preprocessing.command import write_splits
 from examples.minimal_prime import Learner, PRMOutputs, Rollouts, Targets, build_settings
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
 from prime_ext.generate.prm_description import versions
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row
+from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.files import read_json, write_atomically, write_json
 from prime_ext.utils.report_page import format_markdown_table
 from recipes.command_line import read_options
+from recipes.quickstart.quickstart_data import write_parquet
 from recipes.run_statistics import format_mean, run_metrics
 from recipes.studies.laboratory import StudyTrainer, SumTask, get_terms, make_task
 from recipes.studies.packed_model import MixedRollouts, sample
@@ -174,25 +174,25 @@ def train_through_verl(
     run_logged(command, {key: str(value) for key, value in knobs.items()}, run)
     rows = [row for step, row in run_metrics(run).items() if 0 < step <= steps]
     values = {name: [row[name] for row in rows if name in row] for name in METRICS.values()}
-    return {name: float(np.mean(found)) for name, found in values.items() if found}
+    return {name: float(np.mean(numbers)) for name, numbers in values.items() if numbers}
 
 
 def write_inputs(task: SumTask, start: Path, folder: Path) -> None:
     """Write data whose chats are bare prompts, and the start with a template that keeps them."""
-    if not (folder / "data" / "train.parquet").exists():
-        rows = {}
-        for split, held_out in (("test", True), ("train", False)):
-            rows[split] = [
+    for split, held_out in (("test", True), ("train", False)):
+        path = folder / "data" / f"{split}.parquet"
+        if not path.exists():
+            rows = [
                 rl_row(
                     "reasoning_gym/chain_sum",
                     [{"role": "user", "content": f"{get_terms(gold)} =\n"}],
                     "math",
                     gold,
-                    {"split": split},
+                    {"split": split, "index": index},
                 )
-                for _, gold in task.rows[held_out]
+                for index, (_, gold) in enumerate(task.rows[held_out])
             ]
-        write_splits(folder / "data", MATH_SCHEMA, rows, seed=0)
+            write_parquet(path, rows)
     if not (folder / "model").exists():
         with write_atomically(folder / "model") as temporary:
             temporary.mkdir()
