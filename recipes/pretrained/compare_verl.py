@@ -4,17 +4,19 @@
     python -m recipes.pretrained.compare_verl --output-dir outputs/pretrained/verl --steps 5
 
 Task, warm start and settings are those of ``recipes/studies/pretrained.yaml``, with half of its
-rollouts per step and all prompts. Both sides train RLOO and PRIME-D from the same start with three
-seeds, which draw other problems and responses on either side. A metric is the mean over the steps
-of a run; the table has its mean and standard error over the seeds. verl computes in float32, the
-loop in bfloat16 products.
+rollouts per step and all prompts. Both sides train RLOO and PRIME-D from the same start, with three
+seeds: a seed has its own problems, the same on both sides and in the same order, while responses
+are drawn independently. A metric is the mean over the steps of a run; the table has its mean and
+standard error over the seeds. verl computes in float32, the loop in bfloat16 products.
 
 Writes comparison.json; runs that are there are not repeated.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +125,19 @@ class RecordingTrainer(StudyTrainer):
         return means
 
 
+def get_problems(task: SumTask, seed: int, count: int) -> list[Any]:
+    """Return the problems of a seed."""
+    return task.rows[False][seed * count : (seed + 1) * count]
+
+
 def train_in_loop(
     task: SumTask, start: Path, settings: Mapping[str, Any], seed: int, steps: int
 ) -> dict[str, float]:
     """Return the metrics of a run by the loop of the studies."""
-    trainer = RecordingTrainer(task, settings, seed, start)
+    problems = iter(get_problems(task, seed, steps * settings["rollout.prompts"]))
+    in_order = copy(task)
+    in_order.draw = lambda count, generator: list(islice(problems, count))
+    trainer = RecordingTrainer(in_order, settings, seed, start)
     trainer.sample = partial(sample, kind=MixedRollouts)
     for _ in range(steps):
         trainer.step()
@@ -135,28 +145,31 @@ def train_in_loop(
 
 
 def train_through_verl(
-    folder: Path, method: str, settings: Mapping[str, Any], seed: int, steps: int, limit: int
+    task: SumTask,
+    start: Path,
+    settings: Mapping[str, Any],
+    seed: int,
+    steps: int,
+    run: Path,
+    method: str,
 ) -> dict[str, float]:
-    """Return the metrics of a run by ``recipes/pretrained.sh``."""
-    run = folder / f"{method}_seed{seed}"
-    run.mkdir(parents=True, exist_ok=True)
-    if not (run / "data").exists():
-        (run / "data").symlink_to(folder / "data")
+    """Return the metrics of a run by ``recipes/pretrained.sh`` in a folder."""
+    write_inputs(task, start, run, get_problems(task, seed, steps * settings["rollout.prompts"]))
     knobs = {
         "OUT": run,
-        "MODEL": folder / "model",
+        "MODEL": run / "model",
         "STEPS": steps,
         "PROMPTS": settings["rollout.prompts"],
         "ROLLOUTS": settings["rollout.n"],
         "LR": settings["actor.lr"],
         "PRM_LR": settings["prm.lr"],
         "PRM_MINI_BATCH": settings["prm.mini_batch_size"] // settings["rollout.n"],
-        "MAX_RESPONSE": limit,
+        "MAX_RESPONSE": task.limit,
         "TEST_FREQ": -1,
     }
     overrides = [
         f"variant={method}",
-        f"data.seed={seed}",
+        "data.shuffle=false",
         f"actor_rollout_ref.rollout.seed={seed}",
         f"actor_rollout_ref.actor.optim.lr_warmup_steps={settings['actor.lr_warmup_steps']}",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
@@ -177,32 +190,26 @@ def train_through_verl(
     return {name: float(np.mean(numbers)) for name, numbers in values.items() if numbers}
 
 
-def write_inputs(task: SumTask, start: Path, folder: Path) -> None:
+def write_inputs(task: SumTask, start: Path, run: Path, problems: Sequence[Any]) -> None:
     """Write data whose chats are bare prompts, and the start with a template that keeps them."""
-    for split, held_out in (("test", True), ("train", False)):
-        path = folder / "data" / f"{split}.parquet"
-        if not path.exists():
-            rows = [
-                rl_row(
-                    "reasoning_gym/chain_sum",
-                    [{"role": "user", "content": f"{get_terms(gold)} =\n"}],
-                    "math",
-                    gold,
-                    {"split": split, "index": index},
-                )
-                for index, (_, gold) in enumerate(task.rows[held_out])
-            ]
-            write_parquet(path, rows)
-    if not (folder / "model").exists():
-        with write_atomically(folder / "model") as temporary:
-            temporary.mkdir()
-            for file in start.iterdir():
-                (temporary / file.name).symlink_to(file.resolve())
-            tokenizer = AutoTokenizer.from_pretrained(start)
-            tokenizer.chat_template = "{{ messages[0]['content'] }}"
-            for name in ("chat_template.jinja", "tokenizer_config.json", "tokenizer.json"):
-                (temporary / name).unlink(missing_ok=True)
-            tokenizer.save_pretrained(temporary)
+    for split, written in (("train", problems), ("test", task.rows[True])):
+        rows = [
+            rl_row(
+                "reasoning_gym/chain_sum",
+                [{"role": "user", "content": f"{get_terms(gold)} =\n"}],
+                "math",
+                gold,
+                {"split": split, "index": index},
+            )
+            for index, (_, gold) in enumerate(written)
+        ]
+        write_parquet(run / "data" / f"{split}.parquet", rows)
+    with write_atomically(run / "model") as temporary:
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        tokenizer.chat_template = "{{ messages[0]['content'] }}"
+        tokenizer.save_pretrained(temporary)
+        for name in ("config.json", "generation_config.json", "model.safetensors"):
+            (temporary / name).symlink_to((start / name).resolve())
 
 
 def format_table(runs: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> str:
@@ -224,27 +231,25 @@ def compare(output_dir: Path, steps: int = 5) -> None:
     study = read_study("pretrained")
     task, start = make_task(study, Path("outputs"))
     folder = output_dir.resolve()
-    write_inputs(task, start, folder)
     path = folder / "comparison.json"
     runs = read_json(path)["runs"] if path.exists() else {}
     words = dict(word.split("=", 1) for word in study["words"])
     del words["filter"]
     changes = words | CHANGES
+    record = {"steps": steps, "settings": changes, "versions": versions()}
     for seed in SEEDS:
         for method in METHODS:
-            settings = build_settings(method, changes)
+            inputs = (task, start, build_settings(method, changes), seed, steps)
+            run = folder / f"{method}_seed{seed}"
             sides = {
-                "loop": partial(train_in_loop, task, start, settings, seed, steps),
-                "verl": partial(
-                    train_through_verl, folder, method, settings, seed, steps, task.limit
-                ),
+                "loop": partial(train_in_loop, *inputs),
+                "verl": partial(train_through_verl, *inputs, run, method),
             }
             for side, train in sides.items():
                 known = runs.setdefault(method, {}).setdefault(side, {})
                 if str(seed) not in known:
                     print(f"{method}, {side}, seed {seed}", flush=True)
                     known[str(seed)] = train()
-                    record = {"steps": steps, "settings": changes, "versions": versions()}
                     write_json(path, record | {"runs": runs})
     print(f"{path}:\n\n{format_table(runs)}")
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The comparison of the studies' loop with verl: its inputs, the loop's metrics, the table."""
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.minimal_prime import build_settings
 from recipes.pretrained import compare_verl
@@ -23,7 +21,7 @@ def task(tmp_path_factory):
     pytest.importorskip("reasoning_gym")
     folder = tmp_path_factory.mktemp("compare") / "start"
     write_model(folder)
-    made = SumTask(str(folder), "max_digits=1", 6, train=8, demonstrations=1)
+    made = SumTask(str(folder), "max_digits=1", 6, train=12, demonstrations=1)
     # An untrained model solves nothing, and a PRM needs both outcomes.
     made.verify = lambda problems, response_BT: (torch.arange(len(problems)) % 2).float()
     return made, folder
@@ -45,19 +43,19 @@ def test_the_loop_has_all_metrics_of_its_method(task, method):
 @pytest.mark.slow
 def test_verl_reads_the_prompts_of_the_loop(task, tmp_path):
     made, start = task
-    compare_verl.write_inputs(made, start, tmp_path)
-    compare_verl.write_inputs(made, start, tmp_path)
+    problems = compare_verl.get_problems(made, 1, 3)
+    assert problems == made.rows[False][3:6]
+    for _ in range(2):
+        compare_verl.write_inputs(made, start, tmp_path, problems)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    for name, held_out in (("train", False), ("test", True)):
+    for name, expected in (("train", problems), ("test", made.rows[True])):
         rows = pq.read_table(tmp_path / "data" / f"{name}.parquet").to_pylist()
-        prompts = {
-            tuple(
-                tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True).input_ids
-            )
+        prompts = [
+            tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True).input_ids
             for row in rows
-        }
-        assert prompts == set(map(tuple, made.prompts(made.rows[held_out])))
-    assert Path(tmp_path / "model" / "model.safetensors").resolve() == start / "model.safetensors"
+        ]
+        assert prompts == made.prompts(expected)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == 123_328
 
 
 def test_the_table_has_means_and_errors_by_method_and_side():
