@@ -247,7 +247,7 @@ class Learner:
     def minimize(self, loss: torch.Tensor) -> None:
         self.optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)  # before it is clipped
         self.optimizer.step()
         self.schedule.step()
 

@@ -66,15 +66,11 @@ class RecordingLearner:
         self.optimizer = learner.optimizer
         self.losses: list[float] = []
         self.norms: list[float] = []
-        learner.optimizer.register_step_pre_hook(self.keep_norm)
 
     def minimize(self, loss: torch.Tensor) -> None:
         self.losses.append(float(loss.detach()))
         self.learner.minimize(loss)
-
-    def keep_norm(self, *_: Any) -> None:
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        self.norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+        self.norms.append(float(self.learner.norm))
 
 
 class RecordingTrainer(StudyTrainer):
