@@ -26,10 +26,12 @@ from transformers import AutoTokenizer
 
 from examples.minimal_prime import Learner, PRMOutputs, Rollouts, Targets, build_settings
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
+from prime_ext.config.checks import SettingsError
 from prime_ext.generate.prm_description import versions
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.files import read_json, write_atomically, write_json
 from prime_ext.utils.report_page import format_markdown_table
+from prime_ext.utils.run_store import RunError, check_identity
 from recipes.command_line import read_options
 from recipes.quickstart.quickstart_data import write_parquet
 from recipes.run_statistics import format_mean, run_metrics
@@ -223,16 +225,24 @@ def format_table(runs: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float
 
 
 def compare(output_dir: Path, steps: int = 5) -> None:
-    """Run what is missing, write comparison.json and print the table."""
+    """Run what is missing, write comparison.json and print the table.
+
+    ``SettingsError``: the pretrained model is missing. ``RunError``: the runs in the folder have
+    other settings. ``RuntimeError``: a run through verl failed.
+    """
     study = read_study("pretrained")
     task, start = make_task(study, Path("outputs"))
     folder = output_dir.resolve()
     path = folder / "comparison.json"
-    runs = read_json(path)["runs"] if path.exists() else {}
     words = dict(word.split("=", 1) for word in study["words"])
     del words["filter"]
     changes = words | CHANGES
-    record = {"steps": steps, "settings": changes, "versions": versions()}
+    plan = {"steps": steps, "settings": changes}
+    runs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    if path.exists():
+        record = read_json(path)
+        check_identity(path, {key: record[key] for key in plan}, plan)
+        runs = record["runs"]
     for seed in SEEDS:
         for method in METHODS:
             inputs = (task, start, build_settings(method, changes), seed, steps)
@@ -242,13 +252,16 @@ def compare(output_dir: Path, steps: int = 5) -> None:
                 "verl": partial(train_through_verl, *inputs, run, method),
             }
             for side, train in sides.items():
-                known = runs.setdefault(method, {}).setdefault(side, {})
-                if str(seed) not in known:
+                metrics = runs.setdefault(method, {}).setdefault(side, {})
+                if str(seed) not in metrics:
                     print(f"{method}, {side}, seed {seed}", flush=True)
-                    known[str(seed)] = train()
-                    write_json(path, record | {"runs": runs})
+                    metrics[str(seed)] = train()
+                    write_json(path, plan | {"versions": versions(), "runs": runs})
     print(f"{path}:\n\n{format_table(runs)}")
 
 
 if __name__ == "__main__":
-    compare(**read_options(__doc__, "output-dir", "steps"))
+    try:
+        compare(**read_options(__doc__, "output-dir", "steps"))
+    except (SettingsError, RunError) as error:
+        raise SystemExit(f"error: {error}") from None

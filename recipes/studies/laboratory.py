@@ -239,7 +239,7 @@ class NoisyScorer:
 class StudyTrainer(Trainer):
     """A trainer that inverts the share ``flipped`` of the outcomes, but not in evaluation.
 
-    With ``filters`` it leaves out prompts whose responses have equal outcomes, without other ones.
+    With ``filters`` prompts whose responses have equal outcomes are left out and not replaced.
     A ``scorer`` rewards steps next to the outcome. With ``shuffled`` the PRM learns from the
     outcomes of other responses, a control. ``seconds`` are those of the processor, so that other
     work on the machine does not count. ``origin`` is the model before training, if the divergence
@@ -351,7 +351,7 @@ LABELED = (ChainTask, SumTask, GameTask)
 
 
 def keep_mixed(batch: Any) -> Any:
-    """Return the rollouts of prompts whose outcomes differ; all if there is no such prompt."""
+    """Return the rollouts of prompts with right and wrong responses; all if there are none."""
     right_B, total_B = (
         torch.zeros_like(batch.outcome_B).index_add(0, batch.group_B, values_B)[batch.group_B]
         for values_B in (batch.outcome_B, torch.ones_like(batch.outcome_B))

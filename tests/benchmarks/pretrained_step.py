@@ -6,11 +6,11 @@
 Plain passes are those of examples/minimal_prime.py in float32; packed ones are those of
 recipes/studies/packed_model.py. All start from the study's warm start, which is trained if it is
 missing, with 64 rollouts per step. "filtered" leaves out prompts with equal outcomes, as the study
-does. Times are seconds of the processor, because a shared
-machine may stop a process at any time; those of grading are of the clock, as other processes grade.
-The first step, which makes the optimizers' states, counts only for the plain passes. ``log_probs``
-are passes for old log-probabilities. Plain passes of PRIME-D are left out: they need more than 20
-GB. Prints and writes pretrained_step.json.
+does. Times are seconds of the processor, because a shared machine may stop a process at any time;
+those of grading are of the clock, as other processes grade. The first step, which makes the
+optimizers' states, counts only for the plain passes. ``log_probs`` are passes for old
+log-probabilities. Plain passes of PRIME-D are left out: they need more than 20 GB. Prints and
+writes pretrained_step.json.
 """
 
 import resource
