@@ -35,7 +35,7 @@ from prime_ext.utils.run_store import RunError, check_identity
 from recipes.command_line import read_options
 from recipes.quickstart.quickstart_data import write_parquet
 from recipes.run_statistics import format_mean, run_metrics
-from recipes.studies.laboratory import StudyTrainer, SumTask, get_terms, make_task
+from recipes.studies.laboratory import StudyTrainer, SumTask, format_prompt, make_task
 from recipes.studies.packed_model import MixedRollouts, sample
 from recipes.studies.study_report import read_study
 from recipes.studies.through_verl import ROOT, run_logged
@@ -194,7 +194,7 @@ def write_inputs(task: SumTask, start: Path, run: Path, problems: Sequence[Any])
         rows = [
             rl_row(
                 "reasoning_gym/chain_sum",
-                [{"role": "user", "content": f"{get_terms(gold)} =\n"}],
+                [{"role": "user", "content": format_prompt(gold)}],
                 "math",
                 gold,
                 {"split": split, "index": index},

@@ -120,7 +120,7 @@ class SumTask(GymTask):
         self.rows[False] = self.rows[False][:train]
 
     def prompts(self, problems: Sequence[tuple[Any, str]]) -> list[list[int]]:
-        return [self.encoder.plain(f"{get_terms(gold)} =\n") for _, gold in problems]
+        return [self.encoder.plain(format_prompt(gold)) for _, gold in problems]
 
     def label_lines(self, rollouts: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return labels of lines at their last tokens, and the mask of these, both ``(B, T)``.
@@ -148,6 +148,11 @@ class SumTask(GymTask):
 def get_terms(gold: str) -> str:
     """Return the terms of a problem, such as ``4 - 1 + 7``."""
     return read_problem(gold)["metadata"]["expression"]
+
+
+def format_prompt(gold: str) -> str:
+    """Return the prompt of a problem, its terms alone."""
+    return f"{get_terms(gold)} =\n"
 
 
 def add_term(before: str, term: str) -> str:
