@@ -37,6 +37,8 @@ fi
 
 if [[ "$DEVICE" == cpu ]]; then
     export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1
+    # Unlike the models of other recipes, this one is large enough for threads.
+    OMP_NUM_THREADS=$(getconf _NPROCESSORS_ONLN)
     config=prime_trainer_cpu
     # Longest prompt and response in one forward pass: the logits of 49,152 tokens of the vocabulary
     # fill the memory.

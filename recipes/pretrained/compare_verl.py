@@ -4,10 +4,10 @@
     python -m recipes.pretrained.compare_verl --output-dir outputs/pretrained/verl --steps 5
 
 Task, warm start and settings are those of ``recipes/studies/pretrained.yaml``, with half of its
-rollouts per step and all prompts. Both sides train RLOO and PRIME-D from the same start, with three
-seeds: a seed has its own problems, the same on both sides and in the same order, while responses
-are drawn independently. A metric is the mean over the steps of a run; the table has its mean and
-standard error over the seeds. verl computes in float32, the loop in bfloat16 products.
+rollouts per step, all prompts and constant rates. Both sides train RLOO and PRIME-D from the same
+start, with three seeds: a seed has its own problems, the same on both sides and in the same order,
+while responses are drawn independently. A metric is the mean over the steps of a run; the table has
+its mean and standard error over the seeds. verl computes in float32, the loop in bfloat16 products.
 
 Writes comparison.json; runs that are there are not repeated.
 """
@@ -43,6 +43,8 @@ from recipes.studies.through_verl import ROOT, run_logged
 SEEDS = (0, 1, 2)
 METHODS = ("rloo", "distilled")
 CHANGES = {"rollout.prompts": 16, "actor.lr": 5e-6, "prm.lr": 1e-5}
+# Rates are constant: those of verl would rise by steps and from zero, those of the loop by updates.
+CHANGES |= {"actor.lr_warmup_steps": 1, "prm.lr_warmup_steps": 1}
 # Names of the table, and metrics of verl.
 METRICS = {
     "accuracy of the rollouts": "critic/score/mean",
@@ -169,7 +171,7 @@ def train_through_verl(
         f"variant={method}",
         "data.shuffle=false",
         f"actor_rollout_ref.rollout.seed={seed}",
-        f"actor_rollout_ref.actor.optim.lr_warmup_steps={settings['actor.lr_warmup_steps']}",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
         "prime.filter.enable=false",
         "trainer.val_before_train=false",
@@ -178,7 +180,7 @@ def train_through_verl(
     if method == "distilled":
         overrides += [
             f"prm.beta={settings['prm.beta']}",
-            f"prm.optim.lr_warmup_steps={settings['prm.lr_warmup_steps']}",
+            "prm.optim.lr_warmup_steps=0",
             "prm.optim.betas=[0.9,0.99]",
         ]
     command = ["bash", str(ROOT / "recipes/pretrained.sh"), *overrides]
