@@ -42,9 +42,15 @@ from recipes.studies.through_verl import ROOT, run_logged
 
 SEEDS = (0, 1, 2)
 METHODS = ("rloo", "distilled")
-CHANGES = {"rollout.prompts": 16, "actor.lr": 5e-6, "prm.lr": 1e-5}
-# Rates are constant: those of verl would rise by steps and from zero, those of the loop by updates.
-CHANGES |= {"actor.lr_warmup_steps": 1, "prm.lr_warmup_steps": 1}
+# Rates are constant, as verl has them by default: its warm-up counts steps and starts at zero, that
+# of the loop counts updates.
+CHANGES = {
+    "rollout.prompts": 16,
+    "actor.lr": 5e-6,
+    "actor.lr_warmup_steps": 1,
+    "prm.lr": 1e-5,
+    "prm.lr_warmup_steps": 1,
+}
 # Names of the table, and metrics of verl.
 METRICS = {
     "accuracy of the rollouts": "critic/score/mean",
@@ -171,7 +177,6 @@ def train_through_verl(
         f"variant={method}",
         "data.shuffle=false",
         f"actor_rollout_ref.rollout.seed={seed}",
-        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
         "prime.filter.enable=false",
         "trainer.val_before_train=false",
@@ -180,7 +185,6 @@ def train_through_verl(
     if method == "distilled":
         overrides += [
             f"prm.beta={settings['prm.beta']}",
-            "prm.optim.lr_warmup_steps=0",
             "prm.optim.betas=[0.9,0.99]",
         ]
     command = ["bash", str(ROOT / "recipes/pretrained.sh"), *overrides]
