@@ -191,11 +191,11 @@ def label_method(study: Study, name: str, words: list[str]) -> str:
 
 
 def format_table(study: Study, results: Mapping[str, Method], baseline: str | None = None) -> str:
-    """Format a study's table in Markdown, compared with a baseline, by default the first method.
+    """Format a study's table in Markdown, compared with a baseline.
 
-    ``SystemExit``: the baseline has no runs.
+    By default this is the first method that has runs. ``SystemExit``: the baseline has none.
     """
-    baseline = baseline or next(iter(study["methods"]))
+    baseline = baseline or next(iter(results or study["methods"]))
     if baseline not in results:
         raise SystemExit(
             f"error: baseline {baseline} has no runs; there are: {', '.join(results) or 'none'}"
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("study")
     parser.add_argument("--results", type=Path)
     parser.add_argument(
-        "--baseline", help="method to compare with; default: the first of the study"
+        "--baseline", help="method to compare with; default: the first that has runs"
     )
     parser.add_argument("--axis", choices=("rollouts", "seconds"), default="rollouts")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write a picture too")
@@ -285,7 +285,7 @@ def main() -> None:
     results = read_results(study, options.results)
     print(format_table(study, results, options.baseline))
     if options.picture:
-        draw(study, results, options.baseline or next(iter(study["methods"])), options.picture)
+        draw(study, results, options.baseline or next(iter(results)), options.picture)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,15 @@ def test_files_of_a_run_that_was_interrupted(tmp_path):
     assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
 
 
+def test_a_table_of_some_methods_compares_with_the_first_of_them():
+    study = read_study("compact")
+    results = read_results(study)
+    some = {name: results[name] for name in ("rloo_ema", "distilled")}
+    assert format_table(study, some) == format_table(study, some, "rloo_ema")
+    with pytest.raises(SystemExit, match="baseline rloo has no runs; there are: none"):
+        format_table(study, {})
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_page_shows_the_table_of_the_stored_results(name):
     study = read_study(name)
