@@ -34,6 +34,7 @@ from examples.minimal_prime import (
 from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.process_shaping import ProcessShaping, center_wrong, credit_rewards
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.algorithms.turns import turn_boundaries
 from prime_ext.config.checks import STRICT, SettingsError, read
@@ -267,6 +268,39 @@ class StudyTrainer(Trainer):
         super().step()
         self.seconds += time.process_time() - started
 
+    def get_stateful(self) -> dict[str, Any]:
+        """Return by name what has a ``state_dict`` that training changes."""
+        stateful = {} if self.average is None else {"average": self.average}
+        for name, learner in (("policy", self.policy), ("prm", self.prm)):
+            if learner is not None:
+                stateful[name] = learner.model
+                stateful[f"{name}_optimizer"] = learner.optimizer
+                stateful[f"{name}_schedule"] = learner.schedule
+        return stateful
+
+    def save_state(self) -> dict[str, Any]:
+        """Return all that training changes."""
+        state = {name: owner.state_dict() for name, owner in self.get_stateful().items()}
+        state["bias"] = self.prm and self.prm.bias
+        state["random"] = [getattr(self, name).get_state() for name in GENERATORS]
+        return state | {
+            "gate": vars(self.gate),
+            "rollouts": self.rollouts,
+            "seconds": self.seconds,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state, which then belongs to the trainer."""
+        for name, owner in self.get_stateful().items():
+            owner.load_state_dict(state[name])
+        if self.prm is not None:
+            self.prm.bias.data.copy_(state["bias"])
+        for name, random in zip(GENERATORS, state["random"], strict=True):
+            getattr(self, name).set_state(random)
+        self.gate = ReliabilityGate(**state["gate"])
+        self.rollouts = state["rollouts"]
+        self.seconds = state["seconds"]
+
     def collect(self) -> Any:
         batch = super().collect()
         if self.filters:
@@ -353,6 +387,7 @@ class StudyTrainer(Trainer):
 
 
 LABELED = (ChainTask, SumTask, GameTask)
+GENERATORS = ("problem_rng", "prm_rng", "sample_rng")
 
 
 def keep_mixed(batch: Any) -> Any:
@@ -412,9 +447,10 @@ def run(
 ) -> dict[str, list[float | None]]:
     """Return the curve of a run, lists by name, from its file in the study's folder.
 
-    A run without a file is trained first. A word is ``key=value`` or, where ``name`` is not one, a
-    method of examples/minimal_prime.py. ``SettingsError``: a name, key or value cannot work.
-    ``RunError``: the run is there with other settings.
+    A run without a file is trained first; one that was interrupted continues from its last
+    evaluation. A word is ``key=value`` or, where ``name`` is not one, a method of
+    examples/minimal_prime.py. ``SettingsError``: a name, key or value cannot work. ``RunError``:
+    the run is there with other settings.
     """
     method = next((word for word in words if "=" not in word), name)
     changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)
@@ -473,12 +509,28 @@ def run(
         digest = hashlib.sha256((start / "model.safetensors").read_bytes()).hexdigest()
         record = {"start": digest, "versions": versions()}
     points = []
+    unfinished = path.with_suffix(".unfinished.pt")
+    if unfinished.exists():
+        saved = torch.load(unfinished)
+        check_identity(unfinished, saved["run"], plan | record, "remove it to start again")
+        trainer.load_state(saved["state"])
+        points = saved["points"]
+        del saved
+        print(f"{path.stem}: continues after {points[-1]}", flush=True)
     for point in trainer.train(study["rollouts"], every):
+        if points and point["rollouts"] == points[-1]["rollouts"]:
+            # The evaluation that a run begins with.
+            continue
         points.append(point)
         if "model" in study:
             print(f"{path.stem}: {point}", flush=True)
+        if 0 < trainer.rollouts < study["rollouts"]:
+            state = {"run": plan | record, "points": points, "state": trainer.save_state()}
+            with write_atomically(unfinished) as temporary:
+                torch.save(state, temporary)
     print(f"{path}: {points[-1]['accuracy']:.1%}", flush=True)
     curve = {key: [point.get(key) for point in points] for key in CURVE}
     curve = {key: values for key, values in curve.items() if set(values) != {None}}
     write_json(path, plan | record | {"curve": curve})
+    unfinished.unlink(missing_ok=True)
     return read_json(path)["curve"]

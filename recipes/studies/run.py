@@ -26,7 +26,8 @@ A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 - ``labels``, ``table`` and ``picture``: see :mod:`recipes.studies.study_report`.
 
 Start the same command again after an interruption: finished runs, each a file in the study's folder
-of ``--output``, are not repeated; one through verl resumes. The results go to one file.
+of ``--output``, are not repeated, and an unfinished one continues from its last evaluation, or
+through verl from its last checkpoint. The results go to one file.
 """
 
 import argparse

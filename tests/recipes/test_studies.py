@@ -271,6 +271,36 @@ def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch)
         laboratory.run(study | {"task": {"lenght": 3}}, "mine", words, 1, tmp_path)
 
 
+@pytest.mark.parametrize("method", ["rloo", "guarded", "distilled"])
+def test_an_interrupted_run_continues_with_the_same_numbers(method, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        laboratory, "write_start", partial(laboratory.write_start, steps=50, batch_size=16)
+    )
+    monkeypatch.setattr(ChainTask, "n_values", 2)
+    study = {"name": "tiny", "task": {"length": 2}, "rollouts": 480}
+    words = [method, "rollout.prompts=20", "rollout.n=4"]
+    whole = laboratory.run(study, "mine", words, 0, tmp_path / "whole")
+    step = laboratory.StudyTrainer.step
+    steps = []
+
+    def stop_at_the_fourth(trainer):
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        steps.append(step(trainer))
+
+    with monkeypatch.context() as patches:
+        patches.setattr(laboratory.StudyTrainer, "step", stop_at_the_fourth)
+        with pytest.raises(KeyboardInterrupt):
+            laboratory.run(study, "mine", words, 0, tmp_path)
+    with pytest.raises(RunError, match="budget 480, now it is 320; remove it to start again"):
+        laboratory.run(study | {"rollouts": 320}, "mine", words, 0, tmp_path)
+    curve = laboratory.run(study, "mine", words, 0, tmp_path)
+    assert curve["rollouts"] == [0, 160, 320, 480]
+    assert curve | {"seconds": None} == whole | {"seconds": None}
+    assert curve["seconds"] == sorted(curve["seconds"])
+    assert [path.suffix for path in (tmp_path / "tiny").iterdir() if path.is_file()] == [".json"]
+
+
 def test_an_episode_is_a_response_with_rewards_at_the_ends_of_turns():
     task = GameTask(distance=2)
     model = build_model(task.tokenizer, seed=1, max_position_embeddings=MAX_LENGTH).eval()
