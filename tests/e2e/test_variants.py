@@ -140,7 +140,7 @@ def test_step_scores_alone_train_policy_and_critic_without_gold_answers(tmp_path
         assert not {name for name in logged if name.startswith("prime/accuracy/")}
     # The estimate, log pi - log ref of sampled tokens, has either sign once the policy has moved.
     assert abs(metrics[1]["actor/reward_kl_penalty"]) < 1e-6
-    assert metrics[2]["actor/reward_kl_penalty"] != 0
+    assert abs(metrics[2]["actor/reward_kl_penalty"]) > 1e-6
     assert (tmp_path / "run" / "checkpoints" / "global_step_2" / "critic").is_dir()
 
 
