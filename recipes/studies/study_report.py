@@ -218,7 +218,8 @@ def draw_curves(axis: Axes, study: Study, results: Mapping[str, Method]) -> None
         curves = [run["curve"]["accuracy"] for run in runs.values()]
         points = [mean_and_error(values) for values in zip(*curves, strict=True)]
         mean, error = 100 * np.array([[mean, error or 0.0] for mean, error in points]).T
-        (line,) = axis.plot(rollouts, mean, label=label_method(study, name, words))
+        label = label_method(study, name, words).replace("`", "")
+        (line,) = axis.plot(rollouts, mean, label=label)
         axis.fill_between(rollouts, mean - error, mean + error, color=line.get_color(), alpha=0.2)
     axis.set(xlabel="rollouts", ylabel="accuracy (%)")
 
@@ -245,7 +246,7 @@ def draw_ratios(axis: Axes, study: Study, results: Mapping[str, Method], baselin
         for at, value, (bound, _) in zip(ratios, middle, ratios.values(), strict=True):
             axis.plot(at, value, "o", color=color, markerfacecolor="white" if bound else color)
     axis.axhline(1, color=GREY, linewidth=1)
-    label = label_method(study, baseline, [])
+    label = label_method(study, baseline, []).replace("`", "")
     axis.set(
         xlabel=picture["axis"],
         ylabel=f"rollouts of {label} to {picture['accuracy']:.0%} / its own",
@@ -263,7 +264,7 @@ def draw(study: Study, results: Mapping[str, Method], baseline: str, path: Path)
         draw_ratios(axis, study, results, baseline)
     else:
         draw_curves(axis, study, results)
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, fontsize="small")
     save(figure, path)
 
 
