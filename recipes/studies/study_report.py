@@ -211,6 +211,11 @@ def format_table(study: Study, results: Mapping[str, Method], baseline: str | No
     return format_markdown_table(lines[0], lines[1:], escape=False)
 
 
+def label_curve(study: Study, name: str, words: list[str]) -> str:
+    """Return the label of a method in a picture, without the backticks of Markdown."""
+    return label_method(study, name, words).replace("`", "")
+
+
 def draw_curves(axis: Axes, study: Study, results: Mapping[str, Method]) -> None:
     """Draw the mean accuracy of each method over rollouts, with its standard error over seeds."""
     for name, (words, runs) in results.items():
@@ -218,8 +223,7 @@ def draw_curves(axis: Axes, study: Study, results: Mapping[str, Method]) -> None
         curves = [run["curve"]["accuracy"] for run in runs.values()]
         points = [mean_and_error(values) for values in zip(*curves, strict=True)]
         mean, error = 100 * np.array([[mean, error or 0.0] for mean, error in points]).T
-        label = label_method(study, name, words).replace("`", "")
-        (line,) = axis.plot(rollouts, mean, label=label)
+        (line,) = axis.plot(rollouts, mean, label=label_curve(study, name, words))
         axis.fill_between(rollouts, mean - error, mean + error, color=line.get_color(), alpha=0.2)
     axis.set(xlabel="rollouts", ylabel="accuracy (%)")
 
@@ -246,7 +250,7 @@ def draw_ratios(axis: Axes, study: Study, results: Mapping[str, Method], baselin
         for at, value, (bound, _) in zip(ratios, middle, ratios.values(), strict=True):
             axis.plot(at, value, "o", color=color, markerfacecolor="white" if bound else color)
     axis.axhline(1, color=GREY, linewidth=1)
-    label = label_method(study, baseline, []).replace("`", "")
+    label = label_curve(study, baseline, [])
     axis.set(
         xlabel=picture["axis"],
         ylabel=f"rollouts of {label} to {picture['accuracy']:.0%} / its own",
